@@ -19,6 +19,7 @@ use serde_json::{Map, Value};
 use crate::definition::CustomResourceDefinition;
 use crate::node::Node;
 use crate::pod::Pod;
+use crate::types::backendpolicies::BackendPolicy;
 use crate::types::backendtlspolicies::BackendTlsPolicy;
 use crate::types::gatewayclasses::GatewayClass;
 use crate::types::gatewayparameters::GatewayParameters;
@@ -278,6 +279,9 @@ kinds! { $
         Namespaced, Policy, read Whole by All, status Written, kept Disk;
     TrafficPolicy(TrafficPolicy) in traffic_policies:
         "TrafficPolicy" "trafficpolicies" of OWN_GROUP ["v1alpha1"],
+        Namespaced, Policy, read Whole by All, status Written, kept Disk;
+    BackendPolicy(BackendPolicy) in backend_policies:
+        "BackendPolicy" "backendpolicies" of OWN_GROUP ["v1alpha1"],
         Namespaced, Policy, read Whole by All, status Written, kept Disk;
     ReferenceGrant(ReferenceGrant) in reference_grants:
         "ReferenceGrant" "referencegrants" of GATEWAY_GROUP ["v1", "v1beta1", "v1alpha2"],

@@ -9,6 +9,7 @@
 //! listener, route and rule) as one `Ord` by which policies are merged.
 
 pub(crate) mod authorities;
+pub(crate) mod backend;
 pub(crate) mod backend_tls;
 pub(crate) mod declared;
 pub(crate) mod frontend_tls;

@@ -5,6 +5,7 @@
 
 mod admissions;
 mod attachments;
+mod backend_policies;
 mod backends;
 mod changes;
 mod client_certificates;
@@ -48,6 +49,7 @@ use crate::infra::DesiredObjects;
 use crate::status::Status;
 use admissions::Admissions;
 use attachments::Parents;
+use backend_policies::BackendPolicies;
 use backends::{Backends, ChangedBackends};
 use changes::ChangedObjects;
 use conflicts::KindConflicts;
@@ -127,6 +129,7 @@ struct Stages {
     admissions: Admissions,
     traffic: TrafficPolicies,
     policies: Policies,
+    backend_policies: BackendPolicies,
     filters: ListenerFilters,
     defaults: DefaultGateways,
     parsed: ParsedRoutes,
@@ -166,6 +169,7 @@ impl Translator {
             admissions,
             traffic,
             policies,
+            backend_policies,
             filters,
             defaults,
             parsed,
@@ -202,6 +206,7 @@ impl Translator {
         // Routes: those that may fare differently with their families, attached, and in conflict
         // with other kinds.
         let targeted = policies.update(&changed, objects, observations);
+        let respoken = backend_policies.update(&changed, objects);
         let parents = Parents { listeners, hierarchy, gateways, objects, traffic, policies };
         let refiltered = filters.update(&changed, &judged, &targeted, parents);
         let mut affected = routes.affected(rewritten, &changed, &judged, &attached, parsed, parents);
@@ -221,6 +226,7 @@ impl Translator {
             listeners: reattached,
             mut services,
             policies: referred,
+            referred: services_of_routes,
         } = routed;
         services.extend(routes.count_backends(&refiltered.used, &refiltered.unused));
         let turned = conflicts.update(&reattached, routes);
@@ -250,9 +256,11 @@ impl Translator {
             gateways: &merged,
             frontends: &claimed,
             policies: &targeted,
+            backend_policies: &respoken,
         };
         let uses = routes.backend_uses();
-        let sources = backends::Sources { uses, owners, gateways, policies, objects, settings };
+        let sources =
+            backends::Sources { uses, owners, gateways, policies, backend_policies, objects, settings };
         let ChangedBackends { refused, reproved } = backends.update(changes, sources, &mut next);
         let sources = client_certificates::Sources { listeners, hierarchy };
         client_certificates::update(&judged, &attached, sources, &mut next);
@@ -273,6 +281,8 @@ impl Translator {
             routes: statuses,
             policies: &referred,
             targeted: &targeted,
+            respoken: &respoken,
+            referred: &services_of_routes,
             services: &refused,
             parents: &parents,
             conflicts: &turned,
@@ -362,6 +372,7 @@ impl Stages {
             admissions,
             traffic,
             policies,
+            backend_policies,
             filters,
             defaults,
             parsed,
@@ -383,6 +394,7 @@ impl Stages {
             admissions,
             traffic,
             policies,
+            backend_policies,
             filters,
             defaults,
             parsed,

@@ -4,6 +4,7 @@
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustls::pki_types::TrustAnchor;
 use serde::{Serialize, Serializer};
@@ -68,6 +69,20 @@ pub enum Authorities {
     Given(Arc<[TrustAnchor<'static>]>),
 }
 
+/// The life of connections to a backend. `None`: as the agent's settings have it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ConnectionTerms {
+    /// The time that one may take, with its TLS handshake.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub connect: Option<Duration>,
+    /// The time that one is kept without a request.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub idle: Option<Duration>,
+    /// The time without any sign of life of the endpoint after which it counts as broken.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub vanished: Option<Duration>,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Backend {
     pub name: BackendName,
@@ -76,6 +91,8 @@ pub struct Backend {
     pub encryption: Encryption,
     #[serde(skip_serializing_if = "Balancing::is_default")]
     pub balancing: Balancing,
+    #[serde(skip_serializing_if = "ConnectionTerms::is_default")]
+    pub connections: ConnectionTerms,
     /// `None`: nothing is known of where endpoints are.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub locality: Option<Arc<Locality>>,
@@ -94,6 +111,7 @@ impl Backend {
             protocol: BackendProtocol::default(),
             encryption: Encryption::default(),
             balancing: Balancing::default(),
+            connections: ConnectionTerms::default(),
             locality: None,
             endpoints,
         }
@@ -103,6 +121,14 @@ impl Backend {
     pub fn preferred(&self) -> &[SocketAddr] {
         let first = self.locality.as_ref().and_then(|locality| locality.preferred.first());
         first.and_then(|first| self.endpoints.get(..*first)).unwrap_or(&self.endpoints)
+    }
+}
+
+// === impl ConnectionTerms ===
+
+impl ConnectionTerms {
+    pub fn is_default(&self) -> bool {
+        *self == Self::default()
     }
 }
 

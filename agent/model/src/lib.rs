@@ -42,7 +42,9 @@ mod unserved;
 
 pub use address_range::{AddressRange, AddressRangeSyntax};
 pub use admission::{Admission, Budget, BudgetOwner, ClientRules};
-pub use backend::{Authorities, Backend, BackendName, BackendProtocol, BackendTls, Encryption, PeerIdentity};
+pub use backend::{
+    Authorities, Backend, BackendName, BackendProtocol, BackendTls, ConnectionTerms, Encryption, PeerIdentity,
+};
 pub use balancing::{Balancing, Distance, HashKey, Locality};
 pub use certificate::Certificate;
 pub use client_address::{ClientAddress, OtherPeers, Peer, ProxyProtocol};

@@ -93,10 +93,16 @@ fn full() -> (SocketAddr, Vec<socket2::Socket>) {
 async fn no_request_waits_for_a_connection_longer_than_the_time_out() {
     const LIMIT: Duration = Duration::from_millis(500);
     let (address, _sockets) = full();
-    for protocol in [BackendProtocol::Http1, BackendProtocol::H2c] {
-        let upstream = Upstream { connect: LIMIT, ..Upstream::default() };
+    let long = Duration::from_secs(3600);
+    for (protocol, connect, own) in [
+        (BackendProtocol::Http1, LIMIT, None),
+        (BackendProtocol::H2c, LIMIT, None),
+        (BackendProtocol::Http1, long, Some(LIMIT)),
+    ] {
+        let upstream = Upstream { connect, ..Upstream::default() };
         let mut world = World::with(Settings { upstream, ..Settings::default() });
         world.backend("echo", protocol, &[address]);
+        world.backends[0].connections.connect = own;
         world.http("*", vec![rule()]);
         world.apply().await;
         let begin = Instant::now();

@@ -34,6 +34,7 @@ const READ: &[&str] = &[
 
 /// Written by hand, and part of the Helm chart.
 const OWN: &[&str] = &[
+    "deploy/helm/portcullis/files/backendpolicy.yaml",
     "deploy/helm/portcullis/files/gatewayparameters.yaml",
     "deploy/helm/portcullis/files/listenerpolicy.yaml",
     "deploy/helm/portcullis/files/trafficpolicy.yaml",

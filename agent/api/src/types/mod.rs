@@ -2,6 +2,7 @@
 //! `deploy/crds` by `cargo xtask codegen`. Enumerations are plain strings and unknown fields are
 //! ignored, so that newer CRDs never make the agent fail.
 
+pub mod backendpolicies;
 pub mod backendtlspolicies;
 pub mod gatewayclasses;
 pub mod gatewayparameters;

@@ -229,6 +229,7 @@ impl KubeSource {
             _ if self.is_remembered => "what was kept of it is served",
             (Kind::ListenerPolicy, _) => "no listener lets clients in, because one may be about any",
             (Kind::TrafficPolicy, _) => "no request passes, because one may be about any",
+            (Kind::BackendPolicy, _) => "Services are spoken to as if there were none",
             (_, Role::Policy) => "requests for Services that one may be about are answered with an error",
             (Kind::Namespace, _) => "selectors select namespaces by their names only",
             (Kind::Node, _) => {

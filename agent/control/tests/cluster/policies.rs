@@ -1,4 +1,4 @@
-//! ListenerPolicies that an API server refuses, so that no agent ever sees them, and those next to
+//! ListenerPolicies and BackendPolicies that an API server refuses, so that no agent ever sees them, and those next to
 //! them that it takes: the schema, and its CEL rules, which a directory of manifests does not have.
 
 use kube::api::{DynamicObject, PostParams};
@@ -8,12 +8,16 @@ use crate::fixture::Fixture;
 
 /// The words with which the object is refused, or `None`. Nothing is kept.
 async fn refusal(fixture: &Fixture, spec: Value) -> Option<String> {
+    refusal_of(fixture, "ListenerPolicy", spec).await
+}
+
+async fn refusal_of(fixture: &Fixture, kind: &str, spec: Value) -> Option<String> {
     let metadata = json!({"name": "own", "namespace": fixture.name});
-    let object = json!({"apiVersion": "portcullis.dev/v1alpha1", "kind": "ListenerPolicy",
+    let object = json!({"apiVersion": "portcullis.dev/v1alpha1", "kind": kind,
         "metadata": metadata, "spec": spec});
     let object: DynamicObject = serde_json::from_value(object).unwrap();
     let dry = PostParams { dry_run: true, ..PostParams::default() };
-    fixture.api("ListenerPolicy").create(&dry, &object).await.err().map(|error| error.to_string())
+    fixture.api(kind).create(&dry, &object).await.err().map(|error| error.to_string())
 }
 
 fn target(kind: &str, name: &str, section: Option<&str>) -> Value {
@@ -182,6 +186,58 @@ async fn the_api_server_refuses_policies_that_mean_nothing() {
     for (words, fine, wrong) in rows() {
         assert_eq!(refusal(&fixture, fine.clone()).await, None, "{fine}");
         let refusal = refusal(&fixture, wrong.clone()).await;
+        assert!(refusal.as_ref().is_some_and(|refusal| refusal.contains(words)), "{wrong}: {refusal:?}");
+    }
+    fixture.remove().await;
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster: cargo xtask cluster exec"]
+async fn the_api_server_refuses_backend_policies_that_mean_nothing() {
+    let fixture = Fixture::new().await;
+    let service = || json!({"group": "", "kind": "Service", "name": "shop"});
+    let with = |terms: Value| {
+        let mut spec = json!({"targetRefs": [service()]});
+        spec.as_object_mut().unwrap().extend(terms.as_object().cloned().unwrap());
+        spec
+    };
+    let hash = |key: Value| with(json!({"loadBalancing": {"type": "Hash", "hash": key}}));
+    let terms = json!({"protocol": "HTTP2"});
+    for (words, fine, wrong) in [
+        ("needs one of loadBalancing", with(terms.clone()), with(json!({}))),
+        (
+            "names a target more than once",
+            with(terms.clone()),
+            json!({"targetRefs": [service(), service()], "protocol": "HTTP2"}),
+        ),
+        (
+            "hash is for type Hash",
+            with(json!({"loadBalancing": {"type": "RoundRobin"}})),
+            with(json!({"loadBalancing": {"type": "Hash"}})),
+        ),
+        (
+            "name is for the types Header and Cookie",
+            hash(json!({"type": "ClientAddress"})),
+            hash(json!({"type": "Header"})),
+        ),
+        (
+            "loadBalancing.hash.name",
+            hash(json!({"type": "Cookie", "name": "user_id"})),
+            hash(json!({"type": "Cookie", "name": "user;id"})),
+        ),
+        (
+            "timeouts.connect",
+            with(json!({"timeouts": {"connect": "1s500ms"}})),
+            with(json!({"timeouts": {"connect": "soon"}})),
+        ),
+        (
+            "targetRefs[0].kind",
+            with(terms),
+            json!({"targetRefs": [{"group": "", "kind": "Secret", "name": "shop"}], "protocol": "HTTP2"}),
+        ),
+    ] {
+        assert_eq!(refusal_of(&fixture, "BackendPolicy", fine.clone()).await, None, "{fine}");
+        let refusal = refusal_of(&fixture, "BackendPolicy", wrong.clone()).await;
         assert!(refusal.as_ref().is_some_and(|refusal| refusal.contains(words)), "{wrong}: {refusal:?}");
     }
     fixture.remove().await;

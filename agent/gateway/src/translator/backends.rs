@@ -9,6 +9,7 @@ use portcullis_api::admission::is_subdomain;
 use portcullis_api::{Kind, ObjectKey, Objects};
 use portcullis_model::{Backend, FrontendKey, L4Protocol, ObjectName, PortKey, Snapshot};
 
+use super::backend_policies::{BackendPolicies, ChangedBackendPolicies};
 use super::changes::{ChangedObjects, service_of};
 use super::counts::Counts;
 use super::frontends::ChangedFrontends;
@@ -72,6 +73,7 @@ pub(super) struct Changes<'c> {
     pub(super) gateways: &'c ChangedGateways,
     pub(super) frontends: &'c ChangedFrontends,
     pub(super) policies: &'c ChangedPolicies,
+    pub(super) backend_policies: &'c ChangedBackendPolicies,
 }
 
 /// The state that backends follow from.
@@ -81,6 +83,7 @@ pub(super) struct Sources<'s> {
     pub(super) owners: &'s Owners,
     pub(super) gateways: &'s Gateways,
     pub(super) policies: &'s Policies,
+    pub(super) backend_policies: &'s BackendPolicies,
     pub(super) objects: &'s Objects,
     pub(super) settings: &'s Settings,
 }
@@ -99,7 +102,7 @@ impl Backends {
         services.extend(self.update_slices(changed, sources.objects));
         services.extend(self.with_other_owners(&changes, sources, next.get()));
         services.extend(self.proved_by(changed));
-        services.extend(changes.policies.services.iter().cloned());
+        services.extend(changes.policies.services.iter().chain(&changes.backend_policies.services).cloned());
         let before = std::mem::replace(&mut self.place, sources.place());
         let has_moved = self.place != before;
         if changes.policies.all || has_moved {
@@ -230,7 +233,7 @@ impl Backends {
         let slices = slices.filter_map(|name| objects.endpoint_slices.get(name)).map(|slice| &**slice);
         let port = service.and_then(|service| used.port_name(service));
         let encryption = sources.policies.encryption(&used.service, port);
-        backend(used, service, encryption, slices, &self.place, |slice, endpoint, address| {
+        let backend = backend(used, service, encryption, slices, &self.place, |slice, endpoint, address| {
             let Some(mut why) = sources.objection(slice, &address, snapshot) else { return true };
             // Pods of Gateways have no right to read others: nothing is proved to them.
             if sources.may_be_proved(&address)
@@ -248,7 +251,11 @@ impl Backends {
             }
             judged.refused.insert(address, why);
             false
-        })
+        });
+        match sources.backend_policies.terms(&used.service, port) {
+            Some(terms) => terms.applied(backend),
+            None => backend,
+        }
     }
 
     /// The uses of a Service, present and past.

@@ -78,6 +78,8 @@ pub(super) struct ChangedRoutes {
     pub(super) services: BTreeSet<ObjectName>,
     /// Policies on what changed routes refer to, or did.
     pub(super) policies: BTreeSet<ObjectName>,
+    /// Services that changed routes refer to, or did.
+    pub(super) referred: BTreeSet<ObjectName>,
 }
 
 /// The rules of a route, compared with those before.
@@ -206,6 +208,7 @@ impl Routes {
             let now = parsed.get(key).map(|route| self.state(route, before.as_ref(), parsed, parents));
             self.update_references(key, before.as_ref(), now.as_ref(), &mut changed);
             let services = before.iter().chain(&now).flat_map(|state| &state.references.services);
+            changed.referred.extend(services.clone().cloned());
             changed.policies.extend(services.flat_map(|service| parents.policies.on(service)).cloned());
             let now = now.map(|now| now.sharing_rules_with(before.as_ref()));
             self.move_route(key, before.as_ref(), now.as_ref(), &mut changed);

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::admissions::ChangedAdmissions;
+use super::backend_policies::ChangedBackendPolicies;
 use super::changes::ChangedObjects;
 use super::conflicts::ChangedConflicts;
 use super::default_gateways::ChangedDefaults;
@@ -50,6 +51,9 @@ pub(super) struct Changes<'c> {
     /// Policies on what changed routes refer to.
     pub(super) policies: &'c BTreeSet<ObjectName>,
     pub(super) targeted: &'c ChangedPolicies,
+    pub(super) respoken: &'c ChangedBackendPolicies,
+    /// Services that changed routes refer to, or did.
+    pub(super) referred: &'c BTreeSet<ObjectName>,
     /// Services of which other endpoints are refused.
     pub(super) services: &'c BTreeSet<ObjectName>,
     /// Gateways and ListenerSets with another number of attached routes.
@@ -129,6 +133,9 @@ impl Changes<'_> {
         affected.extend(classes);
         let policies = self.targeted.policies.iter().chain(self.policies);
         affected.extend(policies.map(|name| ObjectKey::new(Kind::BackendTlsPolicy, name.clone())));
+        let referred = self.referred.iter().flat_map(|service| view.backend_policies.on(service));
+        let policies = self.respoken.policies.iter().chain(referred);
+        affected.extend(policies.map(|name| ObjectKey::new(Kind::BackendPolicy, name.clone())));
         let policies = self.admissions.policies.iter();
         affected.extend(policies.map(|name| ObjectKey::new(Kind::ListenerPolicy, name.clone())));
         let policies = self.traffic.policies.iter();

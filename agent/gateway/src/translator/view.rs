@@ -2,6 +2,7 @@
 //! follow from it. Here stands what an object's status should say, and what no status can say; it
 //! does not know what was published before.
 
+mod backend_policies;
 mod listener_policies;
 mod parents;
 mod policies;
@@ -14,6 +15,7 @@ use portcullis_api::{Kind, ObjectKey, Objects};
 use portcullis_model::{ObjectName, ParentKind};
 
 use super::admissions::Admissions;
+use super::backend_policies::BackendPolicies;
 use super::backends::Backends;
 use super::conflicts::KindConflicts;
 use super::default_gateways::DefaultGateways;
@@ -45,6 +47,7 @@ pub(super) struct View<'s> {
     pub(super) admissions: &'s Admissions,
     pub(super) traffic: &'s TrafficPolicies,
     pub(super) policies: &'s Policies,
+    pub(super) backend_policies: &'s BackendPolicies,
     pub(super) filters: &'s ListenerFilters,
     pub(super) defaults: &'s DefaultGateways,
     pub(super) parsed: &'s ParsedRoutes,
@@ -77,6 +80,7 @@ impl<'s> View<'s> {
                 Some(Status::Route(self.route_status(key, state)))
             }
             Kind::BackendTlsPolicy => self.policy_status(&key.name),
+            Kind::BackendPolicy => self.backend_policy_status(&key.name),
             Kind::ListenerPolicy => self.listener_policy_status(&key.name),
             Kind::TrafficPolicy => self.traffic_policy_status(&key.name),
             _ => None,

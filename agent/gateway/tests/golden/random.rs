@@ -168,7 +168,7 @@ pub(crate) fn object(kind: u8, dice: &mut Dice) -> Object {
         4..=7 => route(namespace, dice),
         8 => secret(namespace, dice),
         9 => dice.pick(&[service as fn(&str, &mut Dice) -> Value, slice, pod])(namespace, dice),
-        10 => dice.pick(&[grant as fn(&str, &mut Dice) -> Value, policy])(namespace, dice),
+        10 => dice.pick(&[grant as fn(&str, &mut Dice) -> Value, policy, backend_policy])(namespace, dice),
         11 | 12 => generated_service(namespace, dice),
         13 => dice.pick(&[labels as fn(&str, &mut Dice) -> Value, class, parameters])(namespace, dice),
         14 => listener_policy(namespace, dice),
@@ -389,6 +389,17 @@ fn policy(namespace: &str, dice: &mut Dice) -> Value {
     let content = json!({"spec": {"targetRefs": [target], "validation": validation}});
     let name = dice.pick(&["p", "q"]);
     manifest("gateway.networking.k8s.io/v1", "BackendTLSPolicy", namespace, name, dice, content)
+}
+
+fn backend_policy(namespace: &str, dice: &mut Dice) -> Value {
+    let target = json!({"group": "", "kind": "Service", "name": dice.pick(&["v", "w"]),
+        "sectionName": dice.maybe(|dice| json!(dice.pick(&["none", "http"])))});
+    let balancing = dice.maybe(|dice| json!({"type": dice.pick(&["RoundRobin", "LeastRequest", "Hash"])}));
+    let connect = dice.maybe(|dice| json!(dice.pick(&["1s", "2s"])));
+    let content = json!({"spec":
+        {"targetRefs": [target], "loadBalancing": balancing, "timeouts": {"connect": connect}}});
+    let name = dice.pick(&["p", "q"]);
+    manifest("portcullis.dev/v1alpha1", "BackendPolicy", namespace, name, dice, content)
 }
 
 fn listener_policy(namespace: &str, dice: &mut Dice) -> Value {

@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use foldhash::fast::RandomState;
-use portcullis_model::{Backend, BackendName, Certificate, ListenerId, ObjectName, ParentKind};
+use portcullis_model::{
+    Backend, BackendName, Certificate, ConnectionTerms, ListenerId, ObjectName, ParentKind,
+};
 use rustls::crypto::CryptoProvider;
 
 use crate::core::crypto::provider;
@@ -142,22 +144,30 @@ impl Pools {
         backend: &Arc<Backend>,
         certificate: Option<&Certificate>,
     ) -> Rc<Pool> {
-        let Backend { name, protocol, encryption, .. } = &**backend;
+        let Backend { name, protocol, encryption, connections, .. } = &**backend;
         // Connections, and sessions of TLS, are those of who was verified by the same terms, and
         // was shown the same certificate.
         let known = known.filter(|known| {
-            let Backend { protocol: before, encryption: way, .. } = &*known.backend;
-            (before, way, known.certificate.as_ref()) == (protocol, encryption, certificate)
+            let Backend { protocol: before, encryption: way, connections: terms, .. } = &*known.backend;
+            (before, way, terms, known.certificate.as_ref())
+                == (protocol, encryption, connections, certificate)
         });
         let security = match &known {
             Some(known) => known.security.clone(),
             None => Security::new(encryption, *protocol, certificate, &self.provider),
         };
+        let ConnectionTerms { connect, idle, vanished } = *connections;
+        let settings = Upstream {
+            connect: connect.unwrap_or(self.settings.connect),
+            idle: idle.unwrap_or(self.settings.idle),
+            vanished: vanished.unwrap_or(self.settings.vanished),
+            ..self.settings.clone()
+        };
         let old = known.iter().flat_map(|pool| &pool.endpoints).map(|it| (it.address, it));
         let old: HashMap<_, _, RandomState> = old.collect();
         let endpoints = backend.endpoints.iter().map(|address| match old.get(address) {
             Some(stays) => Rc::clone(stays),
-            None => Endpoint::new(*address, *protocol, security.clone(), &self.settings),
+            None => Endpoint::new(*address, *protocol, security.clone(), &settings),
         });
         let endpoints = endpoints.collect();
         let (backend, certificate) = (backend.clone(), certificate.cloned());

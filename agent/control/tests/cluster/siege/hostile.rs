@@ -155,6 +155,7 @@ impl Tenant {
             "UDPRoute",
             "BackendTLSPolicy",
             "ListenerPolicy",
+            "BackendPolicy",
         ] {
             let objects = self.fixture.api(kind).list(&ListParams::default()).await.unwrap();
             for object in objects {

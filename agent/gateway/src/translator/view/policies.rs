@@ -75,7 +75,7 @@ impl<'s> View<'s> {
 
     /// True if the route has permission, or is a parent with a child that has. Strangers must not
     /// put their Gateways into the status of a policy.
-    fn may_refer(self, route: &ObjectKey, service: &ObjectName) -> bool {
+    pub(super) fn may_refer(self, route: &ObjectKey, service: &ObjectName) -> bool {
         let grants = Grants::new(self.objects);
         let may = |route: &ObjectKey| {
             let (from, to) = (&route.name.namespace, &service.namespace);

@@ -1,0 +1,251 @@
+//! BackendPolicy: the way in which Services are spoken to. What it says are defaults that nothing
+//! depends on for its protection: a policy that cannot be followed is without effect. Nothing here
+//! knows who refers to the Services.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use http::HeaderName;
+use portcullis_api::types::backendpolicies::{
+    BackendPolicy, BackendPolicyLoadBalancing, BackendPolicyLoadBalancingHash, BackendPolicySpec,
+};
+use portcullis_api::{Kind, created, generation};
+use portcullis_model::{Backend, BackendProtocol, Balancing, ConnectionTerms, HashKey, ObjectName};
+
+use super::backend_tls::Target;
+use crate::route::parse_duration;
+use crate::{Fault, Reason};
+
+const SECOND: Duration = Duration::from_secs(1);
+const MINUTE: Duration = Duration::from_secs(60);
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// A policy as it was read.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Declared {
+    pub(crate) generation: i64,
+    /// Older ones take precedence.
+    pub(crate) created: i64,
+    pub(crate) targets: Box<[Target]>,
+    /// # Errors
+    /// The fault for which the policy is without effect.
+    pub(crate) terms: Result<Terms, Fault>,
+}
+
+/// The fields of a policy that say something.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Terms {
+    balancing: Option<Balancing>,
+    protocol: Option<BackendProtocol>,
+    connect: Option<Duration>,
+    idle: Option<Duration>,
+    vanished: Option<Duration>,
+}
+
+// === impl Declared ===
+
+impl Declared {
+    pub(crate) fn of(name: &ObjectName, policy: &BackendPolicy) -> Self {
+        let references = policy.spec.target_refs.iter();
+        let services = references.filter(|to| Kind::of(&to.group, &to.kind) == Some(Kind::Service));
+        let targets = services.map(|to| Target {
+            service: ObjectName::new(name.namespace.clone(), to.name.as_str()),
+            section: to.section_name.as_deref().filter(|section| !section.is_empty()).map(Box::from),
+        });
+        Self {
+            generation: generation(&policy.metadata),
+            created: created(&policy.metadata),
+            targets: targets.collect(),
+            terms: Terms::of(&policy.spec),
+        }
+    }
+}
+
+// === impl Terms ===
+
+impl Terms {
+    fn of(spec: &BackendPolicySpec) -> Result<Self, Fault> {
+        let mut wrong = Vec::new();
+        let mut note = |why| wrong.push(why);
+        let balancing = spec.load_balancing.as_ref().map(balancing).transpose();
+        let protocol = spec.protocol.as_deref().map(protocol).transpose();
+        let timeouts = spec.timeouts.as_ref();
+        let connect = timeouts.and_then(|timeouts| timeouts.connect.as_deref());
+        let connect = duration("timeouts.connect", connect, Duration::from_millis(10)..=MINUTE);
+        let idle = timeouts.and_then(|timeouts| timeouts.idle.as_deref());
+        let idle = duration("timeouts.idle", idle, SECOND..=HOUR);
+        let vanished = spec.keep_alive.as_ref().map(|keep_alive| keep_alive.vanished.as_str());
+        let vanished = duration("keepAlive.vanished", vanished, 4 * SECOND..=HOUR);
+        let terms = Self {
+            balancing: balancing.map_err(&mut note).unwrap_or_default(),
+            protocol: protocol.map_err(&mut note).unwrap_or_default(),
+            connect: connect.map_err(&mut note).unwrap_or_default(),
+            idle: idle.map_err(&mut note).unwrap_or_default(),
+            vanished: vanished.map_err(&mut note).unwrap_or_default(),
+        };
+        if wrong.is_empty() {
+            return Ok(terms);
+        }
+        let message = format!("{}; until that is right, the policy is without effect", wrong.join("; "));
+        Err(Fault::not_accepted(Reason::Invalid, message))
+    }
+
+    /// These, and where they say nothing those of `wider`.
+    pub(crate) fn over(self, wider: &Self) -> Self {
+        Self {
+            balancing: self.balancing.or_else(|| wider.balancing.clone()),
+            protocol: self.protocol.or(wider.protocol),
+            connect: self.connect.or(wider.connect),
+            idle: self.idle.or(wider.idle),
+            vanished: self.vanished.or(wider.vanished),
+        }
+    }
+
+    /// The backend as these terms want it; what the Service itself says comes after them.
+    pub(crate) fn applied(self, backend: Backend) -> Backend {
+        let Self { balancing, protocol, connect, idle, vanished } = self;
+        Backend {
+            balancing: balancing.unwrap_or(backend.balancing),
+            protocol: protocol.unwrap_or(backend.protocol),
+            connections: ConnectionTerms { connect, idle, vanished },
+            ..backend
+        }
+    }
+}
+
+fn balancing(written: &BackendPolicyLoadBalancing) -> Result<Balancing, String> {
+    match (written.r#type.as_str(), &written.hash) {
+        ("LeastRequest", None) => Ok(Balancing::LeastRequest),
+        ("RoundRobin", None) => Ok(Balancing::RoundRobin),
+        ("Hash", Some(hash)) => hash_key(hash).map(Balancing::Hash),
+        ("Hash", None) => Err("loadBalancing.hash is missing: write what is hashed".to_owned()),
+        ("LeastRequest" | "RoundRobin", Some(_)) => {
+            Err(format!("loadBalancing.hash is for type Hash, and type is {}: leave one out", written.r#type))
+        }
+        (other, _) => Err(format!("loadBalancing.type is {other:?}: write LeastRequest, RoundRobin or Hash")),
+    }
+}
+
+fn hash_key(written: &BackendPolicyLoadBalancingHash) -> Result<HashKey, String> {
+    let field = "loadBalancing.hash";
+    match (written.r#type.as_str(), written.name.as_deref()) {
+        ("ClientAddress", None) => Ok(HashKey::ClientAddress),
+        ("Header" | "Cookie", Some(name)) => {
+            // Both are tokens (RFC 6265 section 4.1.1, RFC 9110 section 5.1).
+            let token = HeaderName::try_from(name);
+            let token =
+                token.map_err(|_| format!("{field}.name: {name:?} is no name of a header or cookie"))?;
+            Ok(if written.r#type == "Header" { HashKey::Header(token) } else { HashKey::Cookie(name.into()) })
+        }
+        ("Header" | "Cookie", None) => {
+            Err(format!("{field}.name is missing: write the {}'s", written.r#type))
+        }
+        ("ClientAddress", Some(_)) => {
+            Err(format!("{field}.name: addresses of clients have none: leave it out"))
+        }
+        (other, _) => Err(format!("{field}.type is {other:?}: write ClientAddress, Cookie or Header")),
+    }
+}
+
+fn protocol(written: &str) -> Result<BackendProtocol, String> {
+    match written {
+        "HTTP1" => Ok(BackendProtocol::Http1),
+        "HTTP2" => Ok(BackendProtocol::H2c),
+        other => Err(format!("protocol is {other:?}: write HTTP1 or HTTP2")),
+    }
+}
+
+fn duration(
+    field: &str,
+    written: Option<&str>,
+    range: RangeInclusive<Duration>,
+) -> Result<Option<Duration>, String> {
+    let Some(text) = written else { return Ok(None) };
+    let read = parse_duration(text).map_err(|error| format!("{field}: {text:?}: {error}"))?;
+    let (least, most) = (range.start(), range.end());
+    let is_within = range.contains(&read);
+    is_within.then_some(Some(read)).ok_or_else(|| format!("{field} is {text:?}: write {least:?} to {most:?}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use portcullis_model::{BackendName, PortKey};
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn declared(fields: Value) -> Declared {
+        let mut spec = json!({"targetRefs": [{"group": "", "kind": "Service", "name": "shop"}]});
+        spec.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        let policy = json!({"apiVersion": "portcullis.dev/v1alpha1", "kind": "BackendPolicy",
+            "metadata": {"name": "p"}, "spec": spec});
+        Declared::of(&ObjectName::new("edge", "p"), &serde_json::from_value(policy).unwrap())
+    }
+
+    fn applied(fields: Value) -> Backend {
+        let backend = Backend::new(BackendName::new("edge", "shop", PortKey::tcp(80)), Vec::new());
+        declared(fields).terms.unwrap().applied(backend)
+    }
+
+    #[test]
+    fn each_field_comes_to_what_it_says() {
+        let balancing = |written: Value| applied(json!({"loadBalancing": written})).balancing;
+        assert_eq!(balancing(json!({"type": "RoundRobin"})), Balancing::RoundRobin);
+        assert_eq!(balancing(json!({"type": "LeastRequest"})), Balancing::LeastRequest);
+        let hash = |key: Value| balancing(json!({"type": "Hash", "hash": key}));
+        assert_eq!(hash(json!({"type": "ClientAddress"})), Balancing::Hash(HashKey::ClientAddress));
+        let header = HashKey::Header(HeaderName::from_static("x-user"));
+        assert_eq!(hash(json!({"type": "Header", "name": "X-User"})), Balancing::Hash(header));
+        let cookie = HashKey::Cookie("User".into());
+        assert_eq!(hash(json!({"type": "Cookie", "name": "User"})), Balancing::Hash(cookie));
+        assert_eq!(applied(json!({"protocol": "HTTP2"})).protocol, BackendProtocol::H2c);
+        let written =
+            json!({"timeouts": {"connect": "250ms", "idle": "10s"}, "keepAlive": {"vanished": "1m"}});
+        let [connect, idle, vanished] = [250, 10_000, 60_000].map(Duration::from_millis).map(Some);
+        assert_eq!(applied(written).connections, ConnectionTerms { connect, idle, vanished });
+    }
+
+    #[test]
+    fn a_port_patches_its_service_field_by_field() {
+        let wide = declared(json!({"loadBalancing": {"type": "RoundRobin"}, "timeouts": {"connect": "1s"}}));
+        let narrow = declared(json!({"timeouts": {"connect": "2s", "idle": "3s"}}));
+        let terms = narrow.terms.unwrap().over(&wide.terms.unwrap());
+        assert_eq!(terms.balancing, Some(Balancing::RoundRobin));
+        assert_eq!((terms.connect, terms.idle), (Some(2 * SECOND), Some(3 * SECOND)));
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_told_with_all_its_faults() {
+        for (fields, told) in [
+            (json!({"loadBalancing": {"type": "Random"}}), "loadBalancing.type is \"Random\""),
+            (json!({"loadBalancing": {"type": "Hash"}}), "loadBalancing.hash is missing"),
+            (
+                json!({"loadBalancing": {"type": "RoundRobin", "hash": {"type": "ClientAddress"}}}),
+                "loadBalancing.hash is for type Hash",
+            ),
+            (
+                json!({"loadBalancing": {"type": "Hash", "hash": {"type": "Header"}}}),
+                "loadBalancing.hash.name is missing",
+            ),
+            (
+                json!({"loadBalancing": {"type": "Hash", "hash": {"type": "Cookie", "name": "a;b"}}}),
+                "\"a;b\" is no name",
+            ),
+            (
+                json!({"loadBalancing": {"type": "Hash", "hash": {"type": "ClientAddress", "name": "x"}}}),
+                "addresses of clients have none",
+            ),
+            (json!({"loadBalancing": {"type": "Hash", "hash": {"type": "Path"}}}), "hash.type is \"Path\""),
+            (json!({"protocol": "SPDY"}), "protocol is \"SPDY\""),
+            (json!({"timeouts": {"connect": "2m"}}), "timeouts.connect is \"2m\": write 10ms to 60s"),
+            (json!({"timeouts": {"idle": "fast"}}), "timeouts.idle: \"fast\""),
+            (json!({"keepAlive": {"vanished": "1s"}}), "keepAlive.vanished is \"1s\": write 4s to 3600s"),
+        ] {
+            let fault = declared(fields).terms.unwrap_err();
+            assert!(fault.message.contains(told), "{}", fault.message);
+            assert!(fault.message.ends_with("the policy is without effect"), "{}", fault.message);
+        }
+        let both = declared(json!({"protocol": "SPDY", "timeouts": {"idle": "0s"}})).terms.unwrap_err();
+        assert!(both.message.contains("SPDY") && both.message.contains("timeouts.idle"));
+    }
+}
