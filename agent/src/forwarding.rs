@@ -33,6 +33,8 @@ pub(crate) enum Why {
     /// A header comes before the bytes that are the backend's.
     ProxyProtocol,
     NoBackend,
+    /// A BackendPolicy looks at connections, or counts them.
+    BackendPolicy(String),
     /// A part of the connections is refused.
     Refused(String),
     NoEndpoints(String),
@@ -180,6 +182,9 @@ fn backends(
         if backend.is_some_and(|backend| backend.balancing.is_by_address()) {
             affinity = Affinity::Address;
         }
+        if backend.is_some_and(|backend| backend.resilience.is_some()) {
+            return Err(Why::BackendPolicy(name.to_string()));
+        }
         let endpoints = backend.map_or(&[][..], |backend| &backend.endpoints);
         let of_family = |of: &[SocketAddr]| {
             of.iter().copied().filter(|it| it.is_ipv4() == address.is_ipv4()).collect::<Vec<_>>()
@@ -252,6 +257,7 @@ impl Why {
             Self::Admission => "listener-policy",
             Self::ProxyProtocol => "proxy-protocol",
             Self::NoBackend => "no-backend",
+            Self::BackendPolicy(_) => "backend-policy",
             Self::Refused(_) => "refused",
             Self::NoEndpoints(_) | Self::NoEndpointsOfFamily(..) => "no-endpoints",
             Self::NoRoom => "no-room",
@@ -295,6 +301,9 @@ impl fmt::Display for Why {
                 f.write_str("a ListenerPolicy has clients named by headers of PROXY protocol")
             }
             Self::NoBackend => f.write_str("no backend has a weight"),
+            Self::BackendPolicy(name) => {
+                write!(f, "a BackendPolicy is about the endpoints or limits of backend {name}")
+            }
             Self::NoRoom => {
                 f.write_str("the kernel has no room for its table of backends (the log says more)")
             }

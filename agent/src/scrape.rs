@@ -6,12 +6,12 @@ use std::time::SystemTime;
 
 use portcullis_control::applier::State;
 use portcullis_inspect::{
-    Agent, BudgetTraffic, Cluster, Configuration, ForwardedTraffic, Forwarding, GatewayTraffic,
-    ListenerTraffic, Metrics, Traffic,
+    Agent, BackendTraffic, BudgetTraffic, Cluster, Configuration, ForwardedTraffic, Forwarding,
+    GatewayTraffic, ListenerTraffic, Metrics, Traffic,
 };
 use portcullis_model::BudgetOwner;
 use portcullis_node::{BudgetUse, Coverage};
-use portcullis_proxy::{BudgetStats, Forwarded, NotAdmitted, Stats};
+use portcullis_proxy::{BackendStats, BudgetStats, Forwarded, NotAdmitted, Stats};
 
 use crate::cluster::Membership;
 use crate::forwarding::Mechanism;
@@ -84,6 +84,25 @@ fn traffic(stats: Stats) -> Traffic {
         upstream_retries: stats.upstream_retries,
         chosen: stats.chosen.into_iter().map(|(place, count)| (place.name(), count)).collect(),
         mirrored: stats.mirrored.into_iter().map(|(outcome, count)| (outcome.name(), count)).collect(),
+        backends: stats.backends.into_iter().map(|(name, stats)| (name, backend(stats))).collect(),
+        checked_endpoints: stats.checked_endpoints,
+    }
+}
+
+fn backend(stats: BackendStats) -> BackendTraffic {
+    let checks = [("passed", stats.passed_checks), ("failed", stats.failed_checks)];
+    let open = [
+        ("requests", stats.requests),
+        ("pendingRequests", stats.pending),
+        ("connections", stats.connections),
+    ];
+    let refused = [("requests", stats.refused_requests), ("connections", stats.refused_connections)];
+    BackendTraffic {
+        out: stats.out,
+        ejections: stats.ejections,
+        checks: checks.into_iter().filter(|(_, count)| *count > 0).collect(),
+        open: open.into(),
+        refused: refused.into_iter().filter(|(_, count)| *count > 0).collect(),
     }
 }
 

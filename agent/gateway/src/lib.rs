@@ -6,6 +6,7 @@ mod claims;
 mod conditions;
 mod default_scope;
 pub mod delegate;
+mod duration;
 mod fault;
 mod features;
 mod feedback;

@@ -15,6 +15,7 @@ pub(crate) mod declared;
 pub(crate) mod frontend_tls;
 pub(crate) mod listener;
 mod rate_limit;
+pub(crate) mod resilience;
 pub(crate) mod traffic;
 
 use portcullis_api::types::gateways::{Gateway, GatewayTlsFrontend};

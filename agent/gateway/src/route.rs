@@ -6,7 +6,6 @@
 
 mod backend;
 mod draft;
-mod duration;
 pub(crate) mod external_auth;
 mod filter;
 mod grpc;
@@ -38,8 +37,8 @@ use portcullis_model::{
 use crate::Fault;
 use crate::default_scope::DefaultScope;
 
+pub use crate::duration::{DurationError, parse_duration};
 pub use backend::{BackendUse, ProtocolSource, backend};
-pub use duration::{DurationError, parse_duration};
 pub use filter::{ParsedMirror, RuleFilters};
 pub use kind::parse;
 pub use reference::{ChildReference, Delegation, ParsedBackendRef};

@@ -24,11 +24,12 @@ pub fn dump(snapshot: &Snapshot) -> String {
 
 /// The same of an agent that runs, with the part of it that serves each frontend of a TCP or UDP
 /// listener: the kernel, or user space and why; and the earliest places at which terms of listeners
-/// hold.
+/// hold; and by backend, the endpoints that are asked only if there is no other, and why.
 pub fn dump_served(
     snapshot: &Snapshot,
     served_by: &BTreeMap<String, String>,
     listeners: &[ServedListener],
+    out: &BTreeMap<String, BTreeMap<String, &'static str>>,
 ) -> String {
     let mut dump = dump_snapshot(snapshot);
     if !served_by.is_empty() {
@@ -37,6 +38,9 @@ pub fn dump_served(
     let enforced_by: Vec<_> = listeners.iter().filter_map(dump_places).collect();
     if !enforced_by.is_empty() {
         dump["enforcedBy"] = json!(enforced_by);
+    }
+    if !out.is_empty() {
+        dump["endpointsOut"] = json!(out);
     }
     as_text(&dump)
 }
@@ -84,6 +88,9 @@ pub fn dump_snapshot(snapshot: &Snapshot) -> Value {
             Encryption::Unavailable => {
                 drop(value.insert("tls".to_owned(), json!("unavailable: nothing is sent")))
             }
+        }
+        if let Some(resilience) = &backend.resilience {
+            value.insert("resilience".to_owned(), json!(resilience));
         }
         (name.to_string(), Value::Object(value))
     });

@@ -22,8 +22,8 @@ pub use dump::{dump, dump_served, dump_snapshot};
 pub use explain::request::{EarlyAnswer, Question, QuestionError, ReadPart, Reading};
 pub use explain::{Explanation, Outcome, explain};
 pub use metrics::{
-    Agent, BudgetTraffic, Cluster, Configuration, ForwardedTraffic, Forwarding, GatewayTraffic,
-    ListenerTraffic, Metrics, MetricsFormat, Traffic, metrics,
+    Agent, BackendTraffic, BudgetTraffic, Cluster, Configuration, ForwardedTraffic, Forwarding,
+    GatewayTraffic, ListenerTraffic, Metrics, MetricsFormat, Traffic, metrics,
 };
 pub use readiness::{Progress, problems, served_frontends};
 pub use routes::routes;

@@ -2,12 +2,14 @@
 //! OpenTelemetry's semantic conventions where those have one; `docs/metrics.md` is the list.
 //! Nothing is counted here: a scrape is given what data plane, kernel and control side know.
 
+mod backends;
 mod labels;
 
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::time::Duration;
 
-use portcullis_model::{BudgetOwner, ListenerId, ObjectName};
+use portcullis_model::{BackendName, BudgetOwner, ListenerId, ObjectName};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -77,6 +79,24 @@ pub struct Traffic {
     pub mirrored: Vec<(&'static str, u64)>,
     /// Choices of endpoints, by their distance.
     pub chosen: Vec<(&'static str, u64)>,
+    /// Of backends whose policies are about health or limits.
+    pub backends: Vec<(BackendName, BackendTraffic)>,
+    /// Endpoints that are being checked now.
+    pub checked_endpoints: usize,
+}
+
+/// The endpoints of a backend, as all cores see them, and what it is asked.
+#[derive(Debug, Default)]
+pub struct BackendTraffic {
+    /// Endpoints that are asked only if there is no other, and why.
+    pub out: Vec<(SocketAddr, &'static str)>,
+    pub ejections: u64,
+    /// Checks of endpoints, by outcome.
+    pub checks: Vec<(&'static str, u64)>,
+    /// Requests now, those that wait, and connections now, by the field of the limit.
+    pub open: Vec<(&'static str, u64)>,
+    /// The same that were refused.
+    pub refused: Vec<(&'static str, u64)>,
 }
 
 #[derive(Debug, Default)]
@@ -242,6 +262,7 @@ fn open_metrics(metrics: &Metrics) -> String {
     not_admitted(&mut registry, &metrics.traffic);
     budgets(&mut registry, &metrics.traffic.budgets);
     upstream(&mut registry, &metrics.traffic);
+    backends::register(&mut registry, &metrics.traffic);
     let help = "Packets and connections by verdict of the kernel programs";
     let verdicts = by_reason(&metrics.verdicts);
     registry.register("portcullis_datapath_verdicts", help, verdicts);
@@ -586,6 +607,17 @@ mod tests {
                 handshake_failures: vec![("timeout", 5)],
                 mirrored: vec![("behind", 8)],
                 chosen: vec![("node", 7)],
+                backends: vec![(
+                    BackendName("app/web:80".into()),
+                    BackendTraffic {
+                        out: vec![("10.0.0.1:80".parse().unwrap(), "ejected")],
+                        ejections: 3,
+                        checks: vec![("failed", 4)],
+                        open: vec![("requests", 5)],
+                        refused: vec![("connections", 6)],
+                    },
+                )],
+                checked_endpoints: 2,
                 ..Traffic::default()
             },
             verdicts: vec![("steered", 9)],
@@ -631,6 +663,13 @@ mod tests {
             "tls_server_handshake_failures_total{error_type=\"timeout\"} 5".to_owned(),
             "http_client_mirrored_requests_total{outcome=\"behind\"} 8".to_owned(),
             "portcullis_endpoints_chosen_total{locality=\"node\"} 7".to_owned(),
+            "portcullis_endpoint_out{backend=\"app/web:80\",endpoint=\"10.0.0.1:80\",reason=\"ejected\"} 1"
+                .to_owned(),
+            "portcullis_endpoint_ejections_total{backend=\"app/web:80\"} 3".to_owned(),
+            "portcullis_endpoint_checks_total{backend=\"app/web:80\",outcome=\"failed\"} 4".to_owned(),
+            "portcullis_endpoints_checked 2".to_owned(),
+            "portcullis_backend_in_use{backend=\"app/web:80\",reason=\"requests\"} 5".to_owned(),
+            "portcullis_backend_refused_total{backend=\"app/web:80\",reason=\"connections\"} 6".to_owned(),
             "portcullis_datapath_verdicts_total{reason=\"steered\"} 9".to_owned(),
             "portcullis_l4_frontends{mechanism=\"kernel\",reason=\"\"} 2".to_owned(),
             "portcullis_l4_frontends{mechanism=\"userspace\",reason=\"off\"} 1".to_owned(),

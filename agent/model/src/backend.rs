@@ -9,7 +9,7 @@ use std::time::Duration;
 use rustls::pki_types::TrustAnchor;
 use serde::{Serialize, Serializer};
 
-use crate::{Balancing, L4Protocol, Locality, PortKey};
+use crate::{Balancing, L4Protocol, Locality, PortKey, Resilience};
 
 /// `namespace/service:port`, with `/udp` for ports over UDP. Rules name their backends; the data
 /// plane looks endpoints and connection pools up by name, so that an endpoint that comes or goes
@@ -96,6 +96,8 @@ pub struct Backend {
     /// `None`: nothing is known of where endpoints are.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub locality: Option<Arc<Locality>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resilience: Option<Arc<Resilience>>,
     /// Ready endpoints, the preferred ones first, then by address. Empty: requests are answered
     /// 503, connections refused.
     pub endpoints: Vec<SocketAddr>,
@@ -113,6 +115,7 @@ impl Backend {
             balancing: Balancing::default(),
             connections: ConnectionTerms::default(),
             locality: None,
+            resilience: None,
             endpoints,
         }
     }

@@ -29,6 +29,7 @@ mod port;
 mod precedence;
 mod rate_limit;
 mod request;
+mod resilience;
 mod route;
 mod scheme;
 mod select;
@@ -65,6 +66,9 @@ pub use port::{Mismatch, Port, PortListeners, SpeaksFirst};
 pub use precedence::{Precedence, RouteOrigin, Step};
 pub use rate_limit::{Period, RateKey, RateLimit};
 pub use request::RequestHead;
+pub use resilience::{
+    AllUnhealthy, BackendLimits, EndpointCheck, HttpProbe, OutlierDetection, Probe, Resilience,
+};
 pub use route::{
     Action, BackendTarget, Failure, PathMatch, Retry, RouteMatch, Rule, RuleId, SessionPersistence,
     SlowClients, Split, Timeouts, ValueMatch, Weighted, WeightedBackend,

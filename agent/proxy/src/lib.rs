@@ -33,8 +33,8 @@ pub use crate::core::reason::Reason;
 pub use crate::core::settings::{L4, LogOutput, MinimumRate, Settings, SocketMode, Upstream};
 pub use crate::core::socket::{CoreSockets, Sockets};
 pub use crate::core::stats::{
-    AuthOutcome, BudgetStats, ExceededLimit, Forwarded, GatewayStats, HandshakeFailure, ListenerStats,
-    Mirrored, NotAdmitted, Stats,
+    AuthOutcome, BackendStats, BudgetStats, ExceededLimit, Forwarded, GatewayStats, HandshakeFailure,
+    ListenerStats, Mirrored, NotAdmitted, Stats,
 };
 pub use crate::http::edge::bare_host;
 pub use crate::http::path::normalise as normalise_path;

@@ -20,6 +20,8 @@ use crate::core::task::or_abort;
 use crate::http::session::own_ring;
 use crate::log::access_log::LogWriter;
 use crate::thread::{self, Command, Shared};
+use crate::upstream::health::SharedHealth;
+use crate::upstream::health::checks::Checks;
 
 /// The beginning of the names of the threads that serve connections. A panic there ends the
 /// connection it came up in, or else the process, by itself.
@@ -32,6 +34,8 @@ pub struct Proxy {
     /// The cores' own, once more, for the kernel programs.
     steered: Mutex<Arc<[CoreSockets]>>,
     budgets: SharedBudgets,
+    health: SharedHealth,
+    checks: Checks,
     cores: Vec<mpsc::UnboundedSender<Command>>,
     ends: Mutex<Ends>,
 }
@@ -74,7 +78,7 @@ impl Proxy {
     pub fn start_without_sockets(settings: Settings) -> Result<Self, StartError> {
         let tls = TlsFactory::new();
         let shared = Shared::with_keys(own_ring());
-        let budgets = shared.budgets.clone();
+        let (budgets, health) = (shared.budgets.clone(), shared.health.clone());
         let agent = AgentId::random();
         let settings = Arc::new(settings);
         let access_log = LogWriter::start(&settings.access_log).map_err(StartError::AccessLog)?;
@@ -88,7 +92,15 @@ impl Proxy {
             cores.push(sender);
         }
         let ends = Mutex::new(Ends { threads, access_log: Some(access_log) });
-        Ok(Self { mode: settings.sockets, steered: Mutex::default(), budgets, cores, ends })
+        Ok(Self {
+            mode: settings.sockets,
+            steered: Mutex::default(),
+            budgets,
+            checks: Checks::new(health.clone()),
+            health,
+            cores,
+            ends,
+        })
     }
 
     /// Takes connections from these sockets, of an agent before this one. In
@@ -145,6 +157,7 @@ impl Proxy {
     /// Returns once every core serves the snapshot, except for what one of them cannot serve.
     pub async fn apply(&self, snapshot: Arc<Snapshot>) -> Unserved {
         let mut unserved = Unserved::default();
+        self.checks.follow(&snapshot);
         for of_core in self.command(|reply| Command::Apply(snapshot.clone(), reply)).await {
             unserved.extend(of_core);
         }
@@ -157,7 +170,9 @@ impl Proxy {
     }
 
     pub async fn stats(&self) -> Stats {
-        let mut sum = Stats { budgets: self.budgets.stats(), ..Stats::default() };
+        let (backends, checked_endpoints) = self.health.stats();
+        let budgets = self.budgets.stats();
+        let mut sum = Stats { budgets, backends, checked_endpoints, ..Stats::default() };
         for stats in self.command(Command::Stats).await {
             sum.add(stats);
         }
@@ -176,6 +191,7 @@ impl Proxy {
         // They are the cores' own once more: the kernel would go on taking connections that no core
         // accepts.
         *lock(&self.steered) = Arc::default();
+        self.checks.stop();
         self.command(Command::Drain).await;
         let Ends { threads, access_log } = std::mem::take(&mut *lock(&self.ends));
         for thread in threads {

@@ -47,6 +47,7 @@ use crate::l4::forward::StreamForwarder;
 use crate::l4::streams::Streams;
 use crate::l4::udp::{Buffer, Context, SessionCount, UdpFrontends};
 use crate::log::access_log::AccessLog;
+use crate::upstream::health::SharedHealth;
 use crate::upstream::hops::Hops;
 use crate::upstream::mirror::Mirrors;
 use crate::upstream::pool::Pools;
@@ -73,6 +74,7 @@ pub(crate) struct Shared {
     /// As long as there are none that all agents have.
     keys: Arc<KeyRing>,
     hops: Hops,
+    pub(crate) health: SharedHealth,
 }
 
 /// The parts of a core.
@@ -185,7 +187,7 @@ impl Core {
         shared: Shared,
         access_log: AccessLog,
     ) -> Self {
-        let Shared { connections, budgets, rate_limits, sessions, keys, hops } = shared;
+        let Shared { connections, budgets, rate_limits, sessions, keys, hops, health } = shared;
         let snapshot = Rc::<SnapshotCell>::default();
         let counters = Rc::<CoreCounters>::default();
         let buffers = settings.buffers / settings.cores.max(1) as u64;
@@ -196,7 +198,8 @@ impl Core {
         let connection_limits = Rc::new(ConnectionLimits::new(agent, connections));
         let listeners = Rc::new(Listeners::new(tls, budgets, keys.clone()));
         let tasks = TaskTracker::new();
-        let pools = Rc::new(Pools::new(settings.upstream.clone(), snapshot.clone(), counters.clone()));
+        let pools = Pools::new(settings.upstream.clone(), snapshot.clone(), counters.clone(), health);
+        let pools = Rc::new(pools);
         let udp = Rc::new(UdpFrontends::new(Context {
             settings: settings.l4,
             descriptors: settings.client_descriptors,

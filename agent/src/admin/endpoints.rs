@@ -1,6 +1,7 @@
 //! The answers of the admin endpoints: plain text for operators, the same for scripts. What they
 //! say is made elsewhere.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use bytes::Bytes;
@@ -67,7 +68,13 @@ impl Admin {
                 let mechanisms = self.plane.served().mechanisms.into_iter();
                 let served_by = mechanisms.map(|(frontend, by)| (frontend.to_string(), by.to_string()));
                 let listeners = self.plane.status().listeners;
-                ok(portcullis_inspect::dump_served(&state.snapshot, &served_by.collect(), &listeners))
+                let backends = self.plane.stats().await.backends.into_iter();
+                let out = backends.map(|(name, backend)| {
+                    let out = backend.out.into_iter().map(|(address, why)| (address.to_string(), why));
+                    (name.to_string(), out.collect::<BTreeMap<_, _>>())
+                });
+                let out = out.filter(|(_, out)| !out.is_empty()).collect();
+                ok(portcullis_inspect::dump_served(&state.snapshot, &served_by.collect(), &listeners, &out))
             }
             "/routes" => ok(portcullis_inspect::routes(&state.snapshot)),
             "/status" => self.statuses().await,

@@ -13,12 +13,20 @@ use super::shared::{PolicyStatus, PolicyTargetReference};
 #[kube(derive = "PartialEq")]
 #[kube(derive = "Default")]
 pub struct BackendPolicySpec {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub health: Option<BackendPolicyHealth>,
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "keepAlive")]
     pub keep_alive: Option<BackendPolicyKeepAlive>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<BackendPolicyLimits>,
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "loadBalancing")]
     pub load_balancing: Option<BackendPolicyLoadBalancing>,
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "outlierDetection")]
+    pub outlier_detection: Option<BackendPolicyOutlierDetection>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub protocol: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "slowStart")]
+    pub slow_start: Option<BackendPolicySlowStart>,
     #[serde(rename = "targetRefs")]
     pub target_refs: Vec<PolicyTargetReference>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -26,8 +34,54 @@ pub struct BackendPolicySpec {
 }
 
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
+pub struct BackendPolicyHealth {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grpc: Option<BackendPolicyHealthGrpc>,
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "healthyThreshold")]
+    pub healthy_threshold: Option<i32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub http: Option<BackendPolicyHealthHttp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interval: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout: Option<String>,
+    #[serde(rename = "type")]
+    pub r#type: String,
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "unhealthyThreshold")]
+    pub unhealthy_threshold: Option<i32>,
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "whenAllUnhealthy")]
+    pub when_all_unhealthy: Option<String>,
+}
+
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
+pub struct BackendPolicyHealthGrpc {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service: Option<String>,
+}
+
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
+pub struct BackendPolicyHealthHttp {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub statuses: Option<Vec<String>>,
+}
+
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 pub struct BackendPolicyKeepAlive {
     pub vanished: String,
+}
+
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
+pub struct BackendPolicyLimits {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub connections: Option<i32>,
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "pendingRequests")]
+    pub pending_requests: Option<i32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requests: Option<i32>,
 }
 
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
@@ -44,6 +98,23 @@ pub struct BackendPolicyLoadBalancingHash {
     pub name: Option<String>,
     #[serde(rename = "type")]
     pub r#type: String,
+}
+
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
+pub struct BackendPolicyOutlierDetection {
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "baseEjectionTime")]
+    pub base_ejection_time: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "consecutiveFailures")]
+    pub consecutive_failures: Option<i32>,
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "maxEjectedPercent")]
+    pub max_ejected_percent: Option<i32>,
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "maxEjectionTime")]
+    pub max_ejection_time: Option<String>,
+}
+
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
+pub struct BackendPolicySlowStart {
+    pub window: String,
 }
 
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]

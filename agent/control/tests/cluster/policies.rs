@@ -1,5 +1,6 @@
-//! ListenerPolicies and BackendPolicies that an API server refuses, so that no agent ever sees them, and those next to
-//! them that it takes: the schema, and its CEL rules, which a directory of manifests does not have.
+//! ListenerPolicies and BackendPolicies that an API server refuses, so that no agent ever sees
+//! them, and those next to them that it takes: the schema, and its CEL rules, which a directory of
+//! manifests does not have.
 
 use kube::api::{DynamicObject, PostParams};
 use serde_json::{Value, json};

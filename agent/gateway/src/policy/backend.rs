@@ -13,7 +13,8 @@ use portcullis_api::{Kind, created, generation};
 use portcullis_model::{Backend, BackendProtocol, Balancing, ConnectionTerms, HashKey, ObjectName};
 
 use super::backend_tls::Target;
-use crate::route::parse_duration;
+use super::resilience::ResilienceTerms;
+use crate::duration::parse_duration;
 use crate::{Fault, Reason};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -40,6 +41,7 @@ pub(crate) struct Terms {
     connect: Option<Duration>,
     idle: Option<Duration>,
     vanished: Option<Duration>,
+    pub(crate) resilience: ResilienceTerms,
 }
 
 // === impl Declared ===
@@ -76,12 +78,14 @@ impl Terms {
         let idle = duration("timeouts.idle", idle, SECOND..=HOUR);
         let vanished = spec.keep_alive.as_ref().map(|keep_alive| keep_alive.vanished.as_str());
         let vanished = duration("keepAlive.vanished", vanished, 4 * SECOND..=HOUR);
+        let resilience = ResilienceTerms::of(spec, &mut note);
         let terms = Self {
             balancing: balancing.map_err(&mut note).unwrap_or_default(),
             protocol: protocol.map_err(&mut note).unwrap_or_default(),
             connect: connect.map_err(&mut note).unwrap_or_default(),
             idle: idle.map_err(&mut note).unwrap_or_default(),
             vanished: vanished.map_err(&mut note).unwrap_or_default(),
+            resilience,
         };
         if wrong.is_empty() {
             return Ok(terms);
@@ -98,16 +102,18 @@ impl Terms {
             connect: self.connect.or(wider.connect),
             idle: self.idle.or(wider.idle),
             vanished: self.vanished.or(wider.vanished),
+            resilience: self.resilience.over(&wider.resilience),
         }
     }
 
     /// The backend as these terms want it; what the Service itself says comes after them.
     pub(crate) fn applied(self, backend: Backend) -> Backend {
-        let Self { balancing, protocol, connect, idle, vanished } = self;
+        let Self { balancing, protocol, connect, idle, vanished, resilience } = self;
         Backend {
             balancing: balancing.unwrap_or(backend.balancing),
             protocol: protocol.unwrap_or(backend.protocol),
             connections: ConnectionTerms { connect, idle, vanished },
+            resilience: resilience.resilience(),
             ..backend
         }
     }

@@ -14,7 +14,7 @@ use super::draft::{Draft, DraftMatch, Inherited, unless_empty};
 use super::filter::RuleFilters;
 use super::kind::{RouteKind, Traffic};
 use super::reference::{Delegation, ParsedBackendRef};
-use super::{ParsedRule, duration, matches, retry, session};
+use super::{ParsedRule, matches, retry, session};
 use crate::Fault;
 use crate::protocol::Protocol;
 
@@ -199,7 +199,7 @@ fn parse_timeouts(timeouts: &HttpRouteTimeouts) -> Result<Timeouts, Fault> {
 
 /// "Setting a timeout to the zero duration (e.g. "0s") SHOULD disable the timeout completely."
 fn timeout(text: Option<&str>, field: &str) -> Result<Option<Duration>, Fault> {
-    let parsed = text.map(duration::parse_duration).transpose();
+    let parsed = text.map(crate::duration::parse_duration).transpose();
     let parsed = parsed.map_err(|error| Fault::unsupported(format!("timeouts.{field}: {error}")))?;
     Ok(parsed.filter(|duration| !duration.is_zero()))
 }

@@ -6,8 +6,8 @@ use http::StatusCode;
 use portcullis_api::types::httproutes::HttpRouteRetry;
 use portcullis_model::Retry;
 
-use super::duration::parse_duration;
 use crate::Fault;
+use crate::duration::parse_duration;
 
 /// "When this field is unspecified, the backoff strategy and base interval are
 /// implementation-specific."

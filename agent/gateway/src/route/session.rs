@@ -7,10 +7,10 @@ use aws_lc_rs::digest::{SHA256, digest};
 use portcullis_api::types::shared::{SessionCookie as WrittenCookie, SessionPersistence as Written};
 use portcullis_model::{CookieLifetime, RuleId, SessionCarrier, SessionCookie, SessionPersistence};
 
-use super::duration::parse_duration;
 use super::header::header_name;
 use super::matches::{check_length, unknown_type};
 use crate::Fault;
+use crate::duration::parse_duration;
 
 const LONGEST_NAME: usize = 256;
 const LONGEST_PATH: usize = 1024;

@@ -41,6 +41,8 @@ endings! {
     ConnectTimeout = "connect_timeout",
     /// The endpoint is not who its BackendTLSPolicy wants, or speaks no TLS.
     BackendTls = "backend_tls",
+    /// The backend has as many connections as its policy permits.
+    BackendFull = "backend_full",
     /// It has passed as many listeners of this agent as it may. UDP: or it comes from one.
     Looped = "looped",
     /// UDP: the backend never answered, and the client has sent nothing for a while.
@@ -69,6 +71,7 @@ impl Ending {
             | Self::ConnectFailed
             | Self::ConnectTimeout
             | Self::BackendTls
+            | Self::BackendFull
             | Self::Looped
             | Self::BackendUnreachable
             | Self::Full => true,

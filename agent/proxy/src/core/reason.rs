@@ -70,6 +70,7 @@ impl Reason {
             | Self::AuthDenied
             | Self::AuthFailed
             | Self::NoEndpoint
+            | Self::BackendFull
             | Self::ConnectFailed
             | Self::ConnectTimeout
             | Self::BackendTls
@@ -98,6 +99,7 @@ impl Reason {
             | Self::RateLimited
             | Self::AuthFailed
             | Self::NoEndpoint
+            | Self::BackendFull
             | Self::ConnectFailed
             | Self::ConnectTimeout
             | Self::BackendTls
@@ -193,6 +195,8 @@ reasons! {
     /// An external auth service did not answer, or not in a way that says anything.
     AuthFailed = SERVICE_UNAVAILABLE "auth_failed" "this request could not be authorised",
     NoEndpoint = SERVICE_UNAVAILABLE "no_endpoint" "no healthy backend",
+    /// It has as many requests as its policy permits, and as many wait.
+    BackendFull = SERVICE_UNAVAILABLE "backend_full" "the backend has too many requests",
     ConnectFailed = SERVICE_UNAVAILABLE "connect_failed" "no healthy backend",
     ConnectTimeout = GATEWAY_TIMEOUT "connect_timeout" "the backend took too long",
     /// The endpoint is not who its BackendTLSPolicy wants, or speaks no TLS.

@@ -3,8 +3,9 @@
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 
-use portcullis_model::{BudgetOwner, Distance, ListenerId, ObjectName};
+use portcullis_model::{BackendName, BudgetOwner, Distance, ListenerId, ObjectName};
 
 use crate::core::ending::Ending;
 use crate::core::reason::Reason;
@@ -109,6 +110,10 @@ pub struct Stats {
     pub mirrored: BTreeMap<Mirrored, u64>,
     /// Choices of endpoints whose distance is known, by that.
     pub chosen: BTreeMap<Distance, u64>,
+    /// Of backends whose policies are about health or limits.
+    pub backends: BTreeMap<BackendName, BackendStats>,
+    /// Endpoints that are being checked now.
+    pub checked_endpoints: usize,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -132,6 +137,24 @@ pub struct ListenerStats {
     pub forwarded: Forwarded,
     /// By reason; those that never happened are missing.
     pub not_admitted: BTreeMap<NotAdmitted, u64>,
+}
+
+/// The endpoints of a backend, as all cores see them, and what it is asked.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BackendStats {
+    pub endpoints: u64,
+    /// Endpoints that are asked only if there is no other, and why: `ejected` or `unhealthy`.
+    pub out: Vec<(SocketAddr, &'static str)>,
+    pub ejections: u64,
+    pub passed_checks: u64,
+    pub failed_checks: u64,
+    /// Requests and connections that it has now, and requests that wait.
+    pub requests: u64,
+    pub pending: u64,
+    pub connections: u64,
+    /// Beyond its limits.
+    pub refused_requests: u64,
+    pub refused_connections: u64,
 }
 
 /// New connections that a budget was asked for.
@@ -412,6 +435,8 @@ impl CoreCounters {
             gateways: BTreeMap::new(),
             listeners: BTreeMap::new(),
             budgets: BTreeMap::new(),
+            backends: BTreeMap::new(),
+            checked_endpoints: 0,
             accepted: self.accepted.get(),
             accept_errors: self.accept_errors.get(),
             handshake_failures: failures.into(),

@@ -1,7 +1,7 @@
 //! Answers of our own: short and plain. They name what is wrong, and nothing of what is configured.
 
 use bytes::Bytes;
-use http::header::{ALLOW, CONTENT_TYPE, LOCATION};
+use http::header::{ALLOW, CONTENT_TYPE, LOCATION, RETRY_AFTER};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use portcullis_model::{Filter, Rule};
 
@@ -15,6 +15,9 @@ pub(crate) type Answer = http::Response<Bytes>;
 /// requires the list.
 const METHODS: HeaderValue = HeaderValue::from_static("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS");
 
+/// Seconds after which a backend that has too many requests now is worth another one.
+const A_MOMENT: HeaderValue = HeaderValue::from_static("1");
+
 /// A line of text for the client.
 pub(crate) fn of(reason: Reason, status: StatusCode) -> Answer {
     let mut response = Answer::new(Bytes::from_static(reason.text().as_bytes()));
@@ -22,6 +25,9 @@ pub(crate) fn of(reason: Reason, status: StatusCode) -> Answer {
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
     if matches!(reason, Reason::Method | Reason::Options) {
         response.headers_mut().insert(ALLOW, METHODS);
+    }
+    if reason == Reason::BackendFull {
+        response.headers_mut().insert(RETRY_AFTER, A_MOMENT);
     }
     response
 }

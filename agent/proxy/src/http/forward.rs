@@ -70,6 +70,7 @@ impl Forwarder {
         plan.edit_request(&mut parts.headers, client, passage, upgrade);
         outgoing.upload.keep_out(|| plan.edited_names());
         outgoing.upload_until = deadline.filter(|_| passage.call.is_some());
+        outgoing.answer_until = deadline.and_then(|_| plan.deadline(None));
         // The peer of a proxy that is believed is the proxy, for all of its clients.
         let address = (passage.trusted_hops == 0).then(|| client.peer.ip());
         let session = plan.session.as_ref().and_then(|session| session.endpoint());
@@ -146,7 +147,7 @@ impl Forwarder {
         // 2.3).
         parts.version = Version::HTTP_11;
         let content = if parts.status == StatusCode::SWITCHING_PROTOCOLS {
-            let Some((switch, backend)) = switch.zip(incoming.into_tunnel()) else {
+            let Some((switch, (backend, place))) = switch.zip(incoming.into_tunnel()) else {
                 return Err(plan.failed(Reason::BackendBroken, &"the backend switched protocols unasked"));
             };
             match switch.over {
@@ -160,7 +161,11 @@ impl Forwarder {
                     plan.edit_response(&mut parts.headers, None);
                 }
             }
-            self.tasks.spawn_local(switch.join(backend, client.clone()));
+            let joining = switch.join(backend, client.clone());
+            self.tasks.spawn_local(async move {
+                joining.await;
+                drop(place);
+            });
             Content::Text(None)
         } else if switch.is_some_and(|switch| switch.over == Over::Http2) && parts.status.is_success() {
             // The client would take it for the tunnel that it asked for.

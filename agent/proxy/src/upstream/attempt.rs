@@ -8,10 +8,13 @@ use http::request::Parts;
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderName, HeaderValue, Uri, Version, header};
 use portcullis_model::BackendName;
+use tokio::time::Instant;
 
 use crate::core::reason::Reason;
 use crate::upstream::balance::{Asked, Preference};
-use crate::upstream::endpoint::{Connection, Freshness, ResponseBody, SendFailure, UpstreamError};
+use crate::upstream::endpoint::{Connection, Endpoint, Freshness, ResponseBody, SendFailure, UpstreamError};
+use crate::upstream::health::endpoint::{EndpointHealth, Failure};
+use crate::upstream::health::places::{Full, RequestPlace};
 use crate::upstream::http1::{HeadError, Http1Error};
 use crate::upstream::pool::Pools;
 use crate::upstream::request::{BodyFault, Outgoing, SharedFault, Upload};
@@ -32,6 +35,8 @@ pub(crate) enum AttemptError {
     Broken(SocketAddr, UpstreamError),
     #[error("{0} sent {1}")]
     Head(SocketAddr, HeadError),
+    #[error("the backend has as many requests as its limits permit")]
+    Full,
     #[error("the rule's time-out")]
     Timeout,
     #[error("the client's request body is malformed or broke off")]
@@ -40,6 +45,13 @@ pub(crate) enum AttemptError {
     TooLarge,
     #[error("the client's request body comes more slowly than --minimum-rate")]
     TooSlow,
+}
+
+/// Waits for an answer. Dropped after the time that the rule gives the backend, it has seen the
+/// endpoint fail.
+struct Overdue<'e> {
+    health: &'e EndpointHealth,
+    until: Instant,
 }
 
 pub(crate) type UpstreamResponse = http::Response<ResponseBody>;
@@ -55,6 +67,7 @@ pub(crate) async fn send(
 ) -> Result<UpstreamResponse, AttemptError> {
     let fault = outgoing.upload.fault();
     let (mut avoid, mut freshness, mut failure) = (None, Freshness::Any, AttemptError::NoEndpoint);
+    let mut place = None;
     for attempt in 0..ATTEMPTS {
         if attempt > 0 {
             pools.counters.retries.increment();
@@ -62,6 +75,13 @@ pub(crate) async fn send(
         let asked = Asked { preference, headers: Some(&outgoing.parts.headers), avoid };
         let endpoint = pools.pick(name, asked).filter(|it| Some(it.address) != avoid);
         let Some(endpoint) = endpoint else { break };
+        let mut overdue = None;
+        if let Some(health) = &endpoint.health {
+            if place.is_none() {
+                place = Some(enter(health).await?);
+            }
+            overdue = Overdue::watch(health, &outgoing);
+        }
         let connection = match endpoint.connection(&pools.counters, freshness, &outgoing.parts).await {
             Ok(connection) => connection,
             Err(error) => {
@@ -71,16 +91,50 @@ pub(crate) async fn send(
             }
         };
         adapt(&mut outgoing, &connection);
-        match connection.send(outgoing).await {
-            Ok(answered) => return Ok(answered),
+        let sent = connection.send(outgoing).await;
+        drop(overdue);
+        match sent {
+            Ok(mut answered) => {
+                judge(&endpoint, Ok(&answered));
+                answered.body_mut().hold(place);
+                return Ok(answered);
+            }
             Err(SendFailure { error, again, .. }) => {
                 failure = AttemptError::of(endpoint.address, error, fault.as_ref());
-                let Some(again) = again else { return Err(failure) };
+                let Some(again) = again else {
+                    judge(&endpoint, Err(&failure));
+                    return Err(failure);
+                };
                 (outgoing, freshness) = (again, Freshness::New);
             }
         }
     }
     Err(failure)
+}
+
+/// A place within the limits of the backend. Boxed: few backends have such, and every request would
+/// have room for the wait.
+pub(super) async fn enter(health: &EndpointHealth) -> Result<RequestPlace, AttemptError> {
+    Box::pin(health.backend.request()).await.map_err(|Full| AttemptError::Full)
+}
+
+/// Has the endpoint's health follow from an attempt. An attempt to connect has been noted there,
+/// and what is the client's fault is not the endpoint's.
+pub(super) fn judge(endpoint: &Endpoint, sent: Result<&UpstreamResponse, &AttemptError>) {
+    let Some(health) = &endpoint.health else { return };
+    match sent {
+        Ok(response) => health.answered(response.status()),
+        Err(AttemptError::Broken(..) | AttemptError::Head(..)) => health.failed(Failure::Broken),
+        Err(AttemptError::Timeout) => health.failed(Failure::Timeout),
+        Err(
+            AttemptError::NoEndpoint
+            | AttemptError::Connect(..)
+            | AttemptError::Full
+            | AttemptError::Client
+            | AttemptError::TooLarge
+            | AttemptError::TooSlow,
+        ) => {}
+    }
 }
 
 /// Makes the request one of the protocol that the connection speaks.
@@ -124,6 +178,24 @@ fn to_http1(parts: &mut Parts, upload: &Upload) {
     }
 }
 
+// === impl Overdue ===
+
+impl<'e> Overdue<'e> {
+    /// `None` where a client's body may be what takes the time.
+    fn watch(health: &'e EndpointHealth, outgoing: &Outgoing) -> Option<Self> {
+        let until = outgoing.answer_until?;
+        matches!(outgoing.upload, Upload::Empty).then_some(Self { health, until })
+    }
+}
+
+impl Drop for Overdue<'_> {
+    fn drop(&mut self) {
+        if Instant::now() >= self.until {
+            self.health.failed(Failure::Timeout);
+        }
+    }
+}
+
 // === impl AttemptError ===
 
 impl AttemptError {
@@ -144,6 +216,7 @@ impl AttemptError {
             Self::TooLarge => Reason::BodyTooLarge,
             Self::TooSlow => Reason::BodyTooSlow,
             Self::NoEndpoint => Reason::NoEndpoint,
+            Self::Full => Reason::BackendFull,
             Self::Timeout => Reason::Timeout,
             Self::Connect(_, error) if error.kind() == io::ErrorKind::TimedOut => Reason::ConnectTimeout,
             Self::Connect(_, error) if is_tls_failure(error) => Reason::BackendTls,

@@ -16,6 +16,9 @@ use portcullis_model::{Backend, Balancing, HashKey};
 
 use crate::upstream::endpoint::Endpoint;
 
+/// Draws for an endpoint that does not hold back, as those do that begin slowly.
+const DRAWS: usize = 3;
+
 /// The endpoint that a request had best go to, as far as it says so itself.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Preference {
@@ -137,11 +140,14 @@ impl Choice<'_> {
             Self::RoundRobin(turns) => {
                 let all = 0..endpoints.len();
                 let turn = turns.next().checked_rem(all.end)?;
-                if is_usable(&endpoints[turn], avoid) {
+                // An endpoint that begins slowly leaves turns to others.
+                let takes =
+                    |index: &usize| is_usable(&endpoints[*index], avoid) && !endpoints[*index].holds_back();
+                if takes(&turn) {
                     return Some(turn);
                 }
                 // Any of the others: the next one would have the turns of two.
-                let usable = all.clone().filter(|index| is_usable(&endpoints[*index], avoid));
+                let usable = all.clone().filter(takes);
                 fastrand::choice(usable.collect::<Vec<_>>()).or_else(|| least(endpoints, all, avoid))
             }
             // The order of endpoints is each key's own (rendezvous hashing): one that comes or goes
@@ -150,7 +156,7 @@ impl Choice<'_> {
                 let order = |index: &usize| mixed(key ^ endpoints[*index].fingerprint());
                 (0..endpoints.len()).min_by_key(|index| {
                     let endpoint = &*endpoints[*index];
-                    (Some(endpoint.address) == avoid, !endpoint.is_available(), order(index))
+                    (endpoint.rank(avoid), order(index))
                 })
             }
         }
@@ -163,9 +169,13 @@ fn least_of_two(endpoints: &[Rc<Endpoint>], avoid: Option<SocketAddr>) -> Option
         [] => return None,
         [_] => 0,
         [..] => {
-            let one = fastrand::usize(..endpoints.len());
-            let other = (one + fastrand::usize(1..endpoints.len())) % endpoints.len();
-            least(endpoints, [one, other], avoid)?
+            let draw = || {
+                let one = fastrand::usize(..endpoints.len());
+                let other = (one + fastrand::usize(1..endpoints.len())) % endpoints.len();
+                least(endpoints, [one, other], avoid)
+            };
+            let whole = |index: &usize| !endpoints[*index].holds_back();
+            (0..DRAWS).find_map(|_| draw().filter(whole)).or_else(draw)?
         }
     };
     if avoid.is_none() && endpoints[chosen].is_available() {
@@ -182,7 +192,7 @@ fn least(
 ) -> Option<usize> {
     candidates.into_iter().min_by_key(|index| {
         let endpoint = &*endpoints[*index];
-        (Some(endpoint.address) == avoid, !endpoint.is_available(), endpoint.in_flight())
+        (endpoint.rank(avoid), endpoint.in_flight())
     })
 }
 

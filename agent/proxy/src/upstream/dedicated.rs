@@ -8,6 +8,7 @@ use portcullis_model::BackendName;
 use crate::core::ending::Ending;
 use crate::upstream::balance::Asked;
 use crate::upstream::endpoint::{Channel, Dedicated};
+use crate::upstream::health::places::Full;
 use crate::upstream::hops::{Hops, Passed};
 use crate::upstream::pool::Pools;
 use crate::upstream::tls::is_tls_failure;
@@ -18,6 +19,8 @@ const ATTEMPTS: usize = 3;
 pub(crate) enum DialError {
     #[error("the Service has no ready endpoint")]
     NoEndpoint,
+    #[error("the backend has as many connections as its limits permit")]
+    Full,
     #[error("cannot connect to {0}: {1}")]
     Connect(SocketAddr, io::Error),
 }
@@ -39,7 +42,9 @@ pub(crate) async fn connect(
         if attempt > 0 {
             pools.counters.retries.increment();
         }
-        match endpoint.dedicated(&pools.counters, hops, passed, channel).await {
+        let place = endpoint.health.as_ref().map(|health| health.backend.connection());
+        let place = place.transpose().map_err(|Full| DialError::Full)?;
+        match endpoint.dedicated(&pools.counters, hops, passed, channel, place).await {
             Ok(connection) => return Ok(connection),
             Err(error) => {
                 avoid = Some(endpoint.address);
@@ -56,6 +61,7 @@ impl DialError {
     pub(crate) fn ending(&self) -> Ending {
         match self {
             Self::NoEndpoint => Ending::NoEndpoint,
+            Self::Full => Ending::BackendFull,
             Self::Connect(_, error) if error.kind() == io::ErrorKind::TimedOut => Ending::ConnectTimeout,
             Self::Connect(_, error) if is_tls_failure(error) => Ending::BackendTls,
             Self::Connect(..) => Ending::ConnectFailed,
@@ -65,7 +71,7 @@ impl DialError {
     /// The endpoint that was tried last.
     pub(crate) fn endpoint(&self) -> Option<SocketAddr> {
         match self {
-            Self::NoEndpoint => None,
+            Self::NoEndpoint | Self::Full => None,
             Self::Connect(endpoint, _) => Some(*endpoint),
         }
     }

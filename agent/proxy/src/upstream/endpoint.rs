@@ -28,6 +28,8 @@ use crate::core::clock;
 use crate::core::settings::Upstream;
 use crate::core::stats::CoreCounters;
 use crate::upstream::dial::Dial;
+use crate::upstream::health::endpoint::{Doubt, EndpointHealth, Failure};
+use crate::upstream::health::places::{ConnectionPlace, RequestPlace};
 use crate::upstream::hops::{Hop, Hops, Passed};
 use crate::upstream::http1::{HeadLimits, Http1, Http1Body, Http1Error, Unanswered};
 use crate::upstream::http2::{self, Http2Body, Multiplexed, Stream};
@@ -58,6 +60,8 @@ pub(crate) struct Endpoint {
     failures: Cell<(u32, io::ErrorKind)>,
     /// By the core's clock.
     failed: Cell<Option<u32>>,
+    /// Its state that all cores share, if its backend's terms ask for one.
+    pub health: Option<Arc<EndpointHealth>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,6 +83,7 @@ pub(crate) struct Dedicated {
     pub endpoint: SocketAddr,
     _in_flight: InFlight,
     _hop: Option<Hop>,
+    _place: Option<ConnectionPlace>,
 }
 
 /// A connection checked out for one request.
@@ -97,6 +102,14 @@ enum Kind {
 pub(crate) struct ResponseBody {
     source: Source,
     in_flight: InFlight,
+    /// Within the limit of the backend, if it has one.
+    place: Option<RequestPlace>,
+}
+
+/// The place of a tunnel among the endpoint's requests, and within the backend's limit.
+pub(crate) struct TunnelPlace {
+    _in_flight: InFlight,
+    _place: Option<RequestPlace>,
 }
 
 enum Source {
@@ -157,6 +170,7 @@ impl Endpoint {
         protocol: BackendProtocol,
         security: Security,
         settings: &Upstream,
+        health: Option<Arc<EndpointHealth>>,
     ) -> Rc<Self> {
         Rc::new(Self {
             address,
@@ -171,6 +185,7 @@ impl Endpoint {
             in_flight: Cell::new(0),
             failures: Cell::new((0, io::ErrorKind::Other)),
             failed: Cell::default(),
+            health,
         })
     }
 
@@ -188,15 +203,39 @@ impl Endpoint {
         self.failed.set(Some(clock::now()));
     }
 
-    /// True if there is no reason to ask another one instead. This is the one place where it is
-    /// said.
+    /// True if there is no reason to ask another one instead.
     pub(crate) fn is_available(&self) -> bool {
-        !self.failed_lately()
+        self.doubt() == Doubt::None
     }
 
     /// A hash of the address.
     pub(crate) fn fingerprint(&self) -> u64 {
         self.fingerprint
+    }
+
+    /// The reason, if there is one, for asking another one instead. This is the one place where it
+    /// is said.
+    pub(crate) fn doubt(&self) -> Doubt {
+        let known = self.health.as_ref().map_or(Doubt::None, |health| health.doubt());
+        if known == Doubt::None && self.failed_lately() { Doubt::FailedLately } else { known }
+    }
+
+    /// The place in an order in which the endpoint to be asked is the first; `avoid` is the one
+    /// that has failed this very request.
+    pub(crate) fn rank(&self, avoid: Option<SocketAddr>) -> (bool, bool, Doubt) {
+        let doubt = self.doubt();
+        (doubt.is_out(), Some(self.address) == avoid, doubt)
+    }
+
+    /// False if not even a backend that has no other endpoint is to have it asked.
+    pub(crate) fn may_be_asked(&self) -> bool {
+        let health = self.health.as_ref().filter(|health| health.backend.refuses_unhealthy());
+        health.is_none_or(|health| health.doubt() != Doubt::Unhealthy)
+    }
+
+    /// True for a part of the requests to an endpoint that takes part since a moment ago only.
+    pub(crate) fn holds_back(&self) -> bool {
+        self.health.as_ref().is_some_and(|health| health.holds_back())
     }
 
     fn failed_lately(&self) -> bool {
@@ -211,6 +250,9 @@ impl Endpoint {
         head: &Parts,
     ) -> io::Result<Connection> {
         let in_flight = InFlight::new(self);
+        if let Some(health) = &self.health {
+            health.enter();
+        }
         let kept_http1 = || if freshness == Freshness::New { None } else { self.kept().map(Kind::Http1) };
         let (kept, offer) = match self.protocol {
             BackendProtocol::Http1 => (kept_http1(), Offer::Requests),
@@ -231,15 +273,20 @@ impl Endpoint {
         Ok(Connection { kind, in_flight, reused: false })
     }
 
-    /// A new connection, whatever the protocol is, for bytes that have passed so many listeners.
+    /// A new connection, whatever the protocol is, for bytes that have passed so many listeners. It
+    /// has its place until it ends.
     pub(crate) async fn dedicated(
         self: &Rc<Self>,
         counters: &CoreCounters,
         hops: &Hops,
         passed: Passed,
         channel: Channel,
+        place: Option<ConnectionPlace>,
     ) -> io::Result<Dedicated> {
         let in_flight = InFlight::new(self);
+        if let Some(health) = &self.health {
+            health.enter();
+        }
         let dialing = async {
             if channel == Channel::Secured {
                 self.may_send()?;
@@ -255,7 +302,10 @@ impl Endpoint {
             Ok((stream, hop))
         };
         let (stream, hop) = self.noting_failure(counters, dialing).await?;
-        Ok(Dedicated { stream, endpoint: self.address, _in_flight: in_flight, _hop: hop })
+        if let Some(health) = &self.health {
+            health.passed();
+        }
+        Ok(Dedicated { stream, endpoint: self.address, _in_flight: in_flight, _hop: hop, _place: place })
     }
 
     /// Holds an attempt at connecting to its time-out, and remembers its failure.
@@ -269,6 +319,9 @@ impl Endpoint {
             counters.connect_failures.increment();
             self.failures.set((self.failures.get().0.wrapping_add(1), error.kind()));
             self.failed.set(Some(clock::now()));
+            if let Some(health) = &self.health {
+                health.failed(Failure::Connect);
+            }
         })
     }
 
@@ -467,7 +520,7 @@ impl Connection {
                 .map(|response| response.map(|body| Source::Http2 { body, _place: place }))
             }
         };
-        sent.map(|response| response.map(|source| ResponseBody { source, in_flight }))
+        sent.map(|response| response.map(|source| ResponseBody { source, in_flight, place: None }))
     }
 }
 
@@ -490,6 +543,11 @@ impl ResponseBody {
             Source::Http1(body) => body.size_hint(),
             Source::Http2 { body, .. } => body.size_hint(),
         }
+    }
+
+    /// Takes its place until it is over.
+    pub(crate) fn hold(&mut self, place: Option<RequestPlace>) {
+        self.place = place;
     }
 
     /// Bytes that the client has yet to be written count against what a backend of HTTP/2 may send.
@@ -521,9 +579,10 @@ impl ResponseBody {
     }
 
     /// The connection, after its backend has switched protocols.
-    pub(crate) fn into_tunnel(self) -> Option<impl AsyncRead + AsyncWrite + Unpin> {
+    pub(crate) fn into_tunnel(self) -> Option<(impl AsyncRead + AsyncWrite + Unpin, TunnelPlace)> {
+        let place = TunnelPlace { _in_flight: self.in_flight, _place: self.place };
         match self.source {
-            Source::Http1(body) => body.into_tunnel(),
+            Source::Http1(body) => Some((body.into_tunnel()?, place)),
             Source::Http2 { .. } => None,
         }
     }

@@ -19,6 +19,7 @@ use crate::core::snapshot::SnapshotCell;
 use crate::core::stats::CoreCounters;
 use crate::upstream::balance::{self, Asked, Turns};
 use crate::upstream::endpoint::Endpoint;
+use crate::upstream::health::SharedHealth;
 use crate::upstream::request::Room;
 use crate::upstream::tls::Security;
 
@@ -35,6 +36,7 @@ pub(crate) struct Pools {
     provider: Arc<CryptoProvider>,
     /// The Gateway whose certificate backends are shown.
     gateway: Option<ObjectName>,
+    health: SharedHealth,
     backends: RefCell<HashMap<BackendName, Rc<Pool>, RandomState>>,
     /// Those of Gateways that show a certificate: connections that one has made in its name are no
     /// other's.
@@ -55,11 +57,16 @@ struct Pool {
 // === impl Pools ===
 
 impl Pools {
-    pub(crate) fn new(settings: Upstream, snapshot: Rc<SnapshotCell>, counters: Rc<CoreCounters>) -> Self {
+    pub(crate) fn new(
+        settings: Upstream,
+        snapshot: Rc<SnapshotCell>,
+        counters: Rc<CoreCounters>,
+        health: SharedHealth,
+    ) -> Self {
         let provider = Arc::new(provider());
         let (backends, of_gateways) = (RefCell::default(), RefCell::default());
         let kept = Room::new(KEPT_BODIES);
-        Self { counters, kept, snapshot, settings, provider, gateway: None, backends, of_gateways }
+        Self { counters, kept, snapshot, settings, provider, gateway: None, health, backends, of_gateways }
     }
 
     /// The pools for what a listener serves.
@@ -78,7 +85,7 @@ impl Pools {
         let mut of_gateways = self.of_gateways.borrow_mut();
         let pools = of_gateways.entry(gateway.clone()).or_insert_with(|| {
             let (snapshot, counters) = (self.snapshot.clone(), self.counters.clone());
-            let pools = Self::new(self.settings.clone(), snapshot, counters);
+            let pools = Self::new(self.settings.clone(), snapshot, counters, self.health.clone());
             let (kept, provider) = (self.kept.clone(), self.provider.clone());
             Rc::new(Self { gateway: Some(gateway.clone()), kept, provider, ..pools })
         });
@@ -102,7 +109,7 @@ impl Pools {
         {
             self.counters.chosen(*place);
         }
-        pool.endpoints.get(chosen).cloned()
+        pool.endpoints.get(chosen).filter(|it| it.may_be_asked()).cloned()
     }
 
     /// True if the backend has the endpoint, and it is available.
@@ -149,8 +156,9 @@ impl Pools {
         // was shown the same certificate.
         let known = known.filter(|known| {
             let Backend { protocol: before, encryption: way, connections: terms, .. } = &*known.backend;
-            (before, way, terms, known.certificate.as_ref())
-                == (protocol, encryption, connections, certificate)
+            let had_terms = known.backend.resilience.is_some();
+            (before, way, terms, known.certificate.as_ref(), had_terms)
+                == (protocol, encryption, connections, certificate, backend.resilience.is_some())
         });
         let security = match &known {
             Some(known) => known.security.clone(),
@@ -165,9 +173,14 @@ impl Pools {
         };
         let old = known.iter().flat_map(|pool| &pool.endpoints).map(|it| (it.address, it));
         let old: HashMap<_, _, RandomState> = old.collect();
-        let endpoints = backend.endpoints.iter().map(|address| match old.get(address) {
-            Some(stays) => Rc::clone(stays),
-            None => Endpoint::new(*address, *protocol, security.clone(), &settings),
+        let shared = self.health.of(backend, self.snapshot.load().snapshot.generation);
+        let mut states = shared.as_ref().map(|health| health.endpoints(&backend.endpoints).into_iter());
+        let endpoints = backend.endpoints.iter().map(|address| {
+            let state = states.as_mut().and_then(Iterator::next);
+            match old.get(address) {
+                Some(stays) => Rc::clone(stays),
+                None => Endpoint::new(*address, *protocol, security.clone(), &settings, state),
+            }
         });
         let endpoints = endpoints.collect();
         let (backend, certificate) = (backend.clone(), certificate.cloned());

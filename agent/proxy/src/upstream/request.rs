@@ -44,6 +44,8 @@ pub(crate) struct Outgoing {
     pub windows: Rc<Windows>,
     /// After which the rest of the body is of no use: it may go on for longer than the response.
     pub upload_until: Option<Instant>,
+    /// The time that the rule gives the backend, if it is the rule that does.
+    pub answer_until: Option<Instant>,
 }
 
 /// Empty uploads are a case of their own: a request without body can be sent again. The others are
@@ -88,7 +90,14 @@ impl Outgoing {
             Version::HTTP_2 => READ_AHEAD_OF_STREAM,
             _ => READ_AHEAD,
         };
-        Box::new(Self { parts, upload, read_ahead, windows: windows.clone(), upload_until: None })
+        Box::new(Self {
+            parts,
+            upload,
+            read_ahead,
+            windows: windows.clone(),
+            upload_until: None,
+            answer_until: None,
+        })
     }
 }
 
@@ -128,7 +137,8 @@ impl Resend {
             parts.headers.append(name.clone(), value.clone());
         }
         let Self { read_ahead, upload_until, .. } = *self;
-        Box::new(Outgoing { parts, upload, read_ahead, windows: self.windows.clone(), upload_until })
+        let windows = self.windows.clone();
+        Box::new(Outgoing { parts, upload, read_ahead, windows, upload_until, answer_until: None })
     }
 }
 

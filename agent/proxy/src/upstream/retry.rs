@@ -54,21 +54,38 @@ pub(crate) async fn send(
     limit: Option<Duration>,
 ) -> Result<Answered, AttemptError> {
     let request = Repeatable::of(&mut outgoing, pools);
-    let mut last = None;
+    let (mut last, mut place) = (None, None);
     for tried in 0_u32.. {
         let deadline = limit.map(|limit| Instant::now() + limit);
         let asked = Asked { preference, headers: Some(&outgoing.parts.headers), avoid: last };
         let Some(endpoint) = pools.pick(name, asked) else { return Err(AttemptError::NoEndpoint) };
         last = Some(endpoint.address);
+        if let Some(health) = &endpoint.health
+            && place.is_none()
+        {
+            place = Some(attempt::enter(health).await?);
+        }
+        // A body is the client's to send, and takes its time.
+        let may_be_late = endpoint.health.is_some() && !matches!(outgoing.upload, Upload::Empty);
         let sending = request.attempt(pools, &endpoint, outgoing);
         let attempted = match deadline {
             None => sending.await,
             Some(deadline) => timeout_at(deadline, sending).await.unwrap_or_else(|_| Err(Missed::timeout())),
         };
+        match &attempted {
+            Err(Missed { error: AttemptError::Timeout, .. }) if may_be_late => {}
+            attempted => attempt::judge(&endpoint, attempted.as_ref().map_err(|missed| &missed.error)),
+        }
         let is_worth_another = tried < retry.attempts && request.is_worth_another(&attempted, retry);
         let again = if is_worth_another { request.again() } else { None };
         let Some(again) = again else {
-            return attempted.map(|response| (response, deadline)).map_err(|missed| missed.error);
+            return match attempted {
+                Ok(mut response) => {
+                    response.body_mut().hold(place);
+                    Ok((response, deadline))
+                }
+                Err(missed) => Err(missed.error),
+            };
         };
         match attempted {
             Ok(response) => discard_rest(response.into_body(), again.windows.clone()),
@@ -157,6 +174,7 @@ impl Repeatable {
         };
         match error {
             AttemptError::NoEndpoint
+            | AttemptError::Full
             | AttemptError::Client
             | AttemptError::TooLarge
             | AttemptError::TooSlow => false,

@@ -10,6 +10,7 @@ pub mod fixture;
 pub mod guarded;
 pub mod l4;
 pub mod origin;
+pub mod resilience;
 pub mod rules;
 pub mod tls_origin;
 pub mod via;

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use portcullis_model::ObjectName;
+use portcullis_model::{L4Protocol, ObjectName};
 
 use super::View;
+use crate::policy::backend::Declared;
 use crate::policy::backend_tls::{self, Target};
 use crate::status::{PolicyVerdict, Status, policy_status};
 use crate::{Fault, Reason};
@@ -19,15 +20,28 @@ impl<'s> View<'s> {
         let mut faults: Vec<_> = declared.terms.as_ref().err().cloned().into_iter().chain(faults).collect();
         faults.sort_by_key(|fault| fault.reason != Reason::Conflicted);
         let refusal = Fault::summary(faults);
+        let ignored: Vec<_> =
+            declared.targets.iter().filter_map(|target| self.without_udp(declared, target)).collect();
         let verdict = PolicyVerdict {
             generation: declared.generation,
             refusal: refusal.as_ref(),
             unresolved: None,
-            ignored: &[],
+            ignored: &ignored,
         };
         let controller = &self.settings.controller_name;
         let status = policy_status(&verdict, gateways.iter().copied(), controller);
         (!gateways.is_empty()).then_some(Status::Policy(status))
+    }
+
+    /// The fields without effect on the ports of a target that speak UDP.
+    fn without_udp(self, declared: &Declared, target: &Target) -> Option<String> {
+        let fields = declared.terms.as_ref().ok()?.resilience.without_udp();
+        let ports = self.objects.services.get(&target.service)?.spec.as_ref()?.ports.as_ref()?;
+        let is_meant = |name: Option<&str>| target.section.as_deref().is_none_or(|it| Some(it) == name);
+        let udp = ports.iter().filter(|port| port.protocol.as_deref() == Some(L4Protocol::Udp.as_str()));
+        let port = udp.filter(|port| is_meant(port.name.as_deref())).map(|port| port.port).next()?;
+        let message = format!("{} on UDP port {port} of Service {}", fields.join(", "), target.service);
+        (!fields.is_empty()).then_some(message)
     }
 
     /// The Gateways with a route to what the policy targets.

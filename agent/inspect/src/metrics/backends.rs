@@ -1,0 +1,48 @@
+//! Metrics of backends whose policies are about the health of their endpoints, or about limits.
+
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+
+use super::labels::{BackendLabels, BackendLimitLabels, BackendOutcomeLabels, EndpointLabels};
+use super::{Traffic, gauge};
+
+pub(super) fn register(registry: &mut Registry, traffic: &Traffic) {
+    let out = Family::<EndpointLabels, Gauge>::default();
+    let ejections = Family::<BackendLabels, Counter>::default();
+    let checks = Family::<BackendOutcomeLabels, Counter>::default();
+    let open = Family::<BackendLimitLabels, Gauge>::default();
+    let refused = Family::<BackendLimitLabels, Counter>::default();
+    for (name, traffic) in &traffic.backends {
+        let backend = name.to_string();
+        ejections.get_or_create(&BackendLabels { backend: backend.clone() }).inc_by(traffic.ejections);
+        for (endpoint, reason) in &traffic.out {
+            let (backend, endpoint) = (backend.clone(), endpoint.to_string());
+            out.get_or_create(&EndpointLabels { backend, endpoint, reason }).set(1);
+        }
+        for (outcome, count) in &traffic.checks {
+            let labels = BackendOutcomeLabels { backend: backend.clone(), outcome };
+            checks.get_or_create(&labels).inc_by(*count);
+        }
+        for (reason, count) in &traffic.open {
+            let labels = BackendLimitLabels { backend: backend.clone(), reason };
+            open.get_or_create(&labels).set(i64::try_from(*count).unwrap_or(i64::MAX));
+        }
+        for (reason, count) in &traffic.refused {
+            let labels = BackendLimitLabels { backend: backend.clone(), reason };
+            refused.get_or_create(&labels).inc_by(*count);
+        }
+    }
+    let help = "Endpoints that are asked only if there is no other, and why";
+    registry.register("portcullis_endpoint_out", help, out);
+    registry.register("portcullis_endpoint_ejections", "Ejections of endpoints, by backend", ejections);
+    let help = "Checks of endpoints, by backend and outcome";
+    registry.register("portcullis_endpoint_checks", help, checks);
+    let help = "Endpoints that are being checked";
+    gauge(registry, "portcullis_endpoints_checked", help, traffic.checked_endpoints as u64);
+    let help = "Requests and connections that limited backends have now, by the limit";
+    registry.register("portcullis_backend_in_use", help, open);
+    let help = "Requests and connections that a limit of their backend refused, by the limit";
+    registry.register("portcullis_backend_refused", help, refused);
+}

@@ -1,0 +1,164 @@
+//! Endpoints that fail time and again are asked nothing for a while, by all cores; and are asked
+//! again.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may")]
+
+mod support;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use portcullis_model::Resilience;
+use support::backend::Backend;
+use support::resilience::{Endpoint, outliers, stats, world};
+use support::rules::rule;
+use support::via::Via;
+use support::world::{World, eventually};
+use tokio::net::TcpListener;
+
+const BOTH_CORES: [Via; 2] = [Via::Http1, Via::Http1Tls];
+
+/// Sends requests by both cores until an endpoint is out.
+async fn until_ejected(world: &World) {
+    eventually("an ejection", async || {
+        for via in BOTH_CORES {
+            world.send(via, "GET /").await;
+        }
+        stats(world).await.ejections > 0
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_endpoint_that_answers_500_is_ejected_for_all_cores_and_comes_back() {
+    let (good, bad) = (Endpoint::start(200).await, Endpoint::start(500).await);
+    let world = world(rule(), outliers(3), &[good.address(), bad.address()]).await;
+    until_ejected(&world).await;
+    assert_eq!(stats(&world).await.out, [(bad.address(), "ejected")]);
+    let before = bad.requests();
+    assert!((3..=8).contains(&before), "cores count together: {before}");
+    for via in BOTH_CORES {
+        for _ in 0..10 {
+            assert_eq!(world.send(via, "GET /").await.status, 200);
+        }
+    }
+    assert_eq!(bad.requests(), before);
+    // One request finds that it still fails; then another that it no longer does.
+    eventually("another ejection", async || {
+        world.send(Via::Http1, "GET /").await;
+        stats(&world).await.ejections > 1
+    })
+    .await;
+    assert_eq!(bad.requests(), before + 1);
+    bad.answer(200);
+    eventually("requests again", async || {
+        world.send(Via::Http1Tls, "GET /").await;
+        bad.requests() > before + 5
+    })
+    .await;
+    assert_eq!(stats(&world).await.out, []);
+}
+
+/// Nor is one ejected for answers that speak of the request, or for a failure now and then.
+#[tokio::test]
+async fn one_endpoint_is_always_left() {
+    let (one, other) = (Endpoint::start(500).await, Endpoint::start(503).await);
+    let endpoints = [one.address(), other.address()];
+    let world = world(rule(), outliers(1), &endpoints).await;
+    for _ in 0..20 {
+        for via in BOTH_CORES {
+            assert!([500, 503].contains(&world.send(via, "GET /").await.status.as_u16()));
+        }
+    }
+    assert_eq!(stats(&world).await.out.len(), 1);
+}
+
+#[tokio::test]
+async fn answers_that_speak_of_the_request_are_no_failures() {
+    let (one, other) = (Endpoint::start(501).await, Endpoint::start(404).await);
+    let world = world(rule(), outliers(1), &[one.address(), other.address()]).await;
+    for _ in 0..20 {
+        world.send(Via::Http1, "GET /").await;
+    }
+    one.answer(500);
+    for _ in 0..20 {
+        world.send(Via::Http1, "GET /").await;
+        one.answer(if one.requests() % 2 == 0 { 200 } else { 501 });
+    }
+    let first = stats(&world).await;
+    assert!(first.ejections <= 1, "{first:?}");
+}
+
+/// Connections that cannot be made, and that break.
+#[tokio::test]
+async fn endpoints_that_refuse_or_break_connections_are_ejected() {
+    let refusing = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let closing = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let breaking = closing.local_addr().unwrap();
+    tokio::spawn(async move { while closing.accept().await.is_ok() {} });
+    for bad in [refusing, breaking] {
+        let good = Endpoint::start(200).await;
+        let world = world(rule(), outliers(2), &[good.address(), bad]).await;
+        until_ejected(&world).await;
+        assert_eq!(stats(&world).await.out, [(bad, "ejected")]);
+    }
+}
+
+/// With retries and without. A client's own time-out, or body, is no failure of an endpoint.
+#[tokio::test]
+async fn an_endpoint_that_hangs_is_ejected() {
+    for attempts in [None, Some(1)] {
+        let (good, hanging) = (Endpoint::start(200).await, Backend::echo().await);
+        let mut rule = rule().backend_timeout(100);
+        if let Some(attempts) = attempts {
+            rule = rule.retry(attempts, &[]);
+        }
+        let world = world(rule, outliers(1), &[good.address(), hanging.address]).await;
+        for _ in 0..8 {
+            world.send(Via::Http1, "POST /slow\n\nbody").await;
+        }
+        assert_eq!(stats(&world).await.ejections, 0, "{attempts:?}: a body takes its time");
+        eventually("an ejection", async || {
+            world.send(Via::Http1, "GET /slow").await;
+            stats(&world).await.ejections > 0
+        })
+        .await;
+        assert_eq!(stats(&world).await.out, [(hanging.address, "ejected")]);
+        assert_eq!(world.send(Via::Http1, "GET /slow").await.status, 200, "{attempts:?}");
+    }
+}
+
+#[tokio::test]
+async fn terms_that_go_pardon_endpoints() {
+    let (good, bad) = (Endpoint::start(200).await, Endpoint::start(500).await);
+    let endpoints: [SocketAddr; 2] = [good.address(), bad.address()];
+    let mut terms = outliers(1);
+    terms.outliers.as_mut().unwrap().base_ejection = Duration::from_secs(3600);
+    let mut world = world(rule(), terms, &endpoints).await;
+    until_ejected(&world).await;
+    bad.answer(200);
+    world.backends[0].resilience = Some(Resilience::default().into());
+    world.apply().await;
+    let before = bad.requests();
+    eventually("requests", async || {
+        world.send(Via::Http1, "GET /").await;
+        bad.requests() > before
+    })
+    .await;
+}
+
+/// The share of one that came later is a tenth at first.
+#[tokio::test]
+async fn a_new_endpoint_begins_with_a_small_share() {
+    let (old, new) = (Endpoint::start(200).await, Endpoint::start(200).await);
+    let terms = Resilience { slow_start: Some(Duration::from_secs(36_000)), ..Resilience::default() };
+    let mut world = world(rule(), terms, &[old.address()]).await;
+    world.send(Via::Http1, "GET /").await;
+    world.backends[0].endpoints.push(new.address());
+    world.apply().await;
+    let mut client = support::via::Client::connect(Via::Http1, world.plain, "any.test").await;
+    for _ in 0..400 {
+        client.send("GET /").await;
+    }
+    assert!((10..=120).contains(&new.requests()), "{} of 400", new.requests());
+}
