@@ -27,6 +27,7 @@ mod policies;
 mod ports;
 mod published;
 mod relation;
+mod route_filters;
 mod routes;
 mod shared_names;
 mod snapshot;
@@ -64,6 +65,7 @@ use owners::Owners;
 use parsed::ParsedRoutes;
 use policies::Policies;
 use ports::Ports;
+use route_filters::RouteFilters;
 use routes::{ChangedRoutes, Routes};
 use shared_names::SharedNames;
 use snapshot::NextSnapshot;
@@ -129,6 +131,7 @@ struct Stages {
     policies: Policies,
     filters: ListenerFilters,
     defaults: DefaultGateways,
+    route_filters: RouteFilters,
     parsed: ParsedRoutes,
     routes: Routes,
     conflicts: KindConflicts,
@@ -168,6 +171,7 @@ impl Translator {
             policies,
             filters,
             defaults,
+            route_filters,
             parsed,
             routes,
             conflicts,
@@ -202,12 +206,14 @@ impl Translator {
         // Routes: those that may fare differently with their families, attached, and in conflict
         // with other kinds.
         let targeted = policies.update(&changed, objects, observations);
-        let parents = Parents { listeners, hierarchy, gateways, objects, traffic, policies };
+        let recompiled = route_filters.update(&changed, objects);
+        let parents = Parents { listeners, hierarchy, gateways, objects, traffic, policies, route_filters };
         let refiltered = filters.update(&changed, &judged, &targeted, parents);
         let mut affected = routes.affected(rewritten, &changed, &judged, &attached, parsed, parents);
         affected.extend(routes.of_parents(&merged.claims).cloned());
         affected.extend(routes.targeted(&targeted));
         affected.extend(routes.retargeted(&protected.routes));
+        affected.extend(routes.filtered(&recompiled));
         let redefaulted = defaults.update(&judged, listeners, objects);
         if !redefaulted.gateways.is_empty() {
             affected.extend(parsed.defaulted().cloned());
@@ -273,6 +279,7 @@ impl Translator {
             routes: statuses,
             policies: &referred,
             targeted: &targeted,
+            route_filters: &recompiled,
             services: &refused,
             parents: &parents,
             conflicts: &turned,
@@ -364,6 +371,7 @@ impl Stages {
             policies,
             filters,
             defaults,
+            route_filters,
             parsed,
             routes,
             conflicts,
@@ -385,6 +393,7 @@ impl Stages {
             policies,
             filters,
             defaults,
+            route_filters,
             parsed,
             routes,
             conflicts,

@@ -29,6 +29,7 @@ mod precedence;
 mod rate_limit;
 mod request;
 mod route;
+mod route_filter;
 mod scheme;
 mod select;
 mod session;
@@ -63,6 +64,10 @@ pub use request::RequestHead;
 pub use route::{
     Action, BackendTarget, Failure, PathMatch, Retry, RouteMatch, Rule, RuleId, SessionPersistence,
     SlowClients, Split, Timeouts, ValueMatch, Weighted, WeightedBackend,
+};
+pub use route_filter::{
+    DirectResponse, HeaderTemplates, PathPart, PathSubstitution, Substituted, Template, TemplatePart,
+    Variable,
 };
 pub use scheme::Scheme;
 pub use select::Selected;

@@ -36,6 +36,7 @@ const READ: &[&str] = &[
 const OWN: &[&str] = &[
     "deploy/helm/portcullis/files/gatewayparameters.yaml",
     "deploy/helm/portcullis/files/listenerpolicy.yaml",
+    "deploy/helm/portcullis/files/routefilter.yaml",
     "deploy/helm/portcullis/files/trafficpolicy.yaml",
 ];
 

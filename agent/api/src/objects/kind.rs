@@ -231,7 +231,8 @@ mod tests {
                 "UDPRoute",
                 "BackendTLSPolicy",
                 "ListenerPolicy",
-                "TrafficPolicy"
+                "TrafficPolicy",
+                "RouteFilter"
             ]
         );
     }

@@ -50,6 +50,8 @@ pub(super) struct Changes<'c> {
     /// Policies on what changed routes refer to.
     pub(super) policies: &'c BTreeSet<ObjectName>,
     pub(super) targeted: &'c ChangedPolicies,
+    /// RouteFilters that are something else now.
+    pub(super) route_filters: &'c BTreeSet<ObjectName>,
     /// Services of which other endpoints are refused.
     pub(super) services: &'c BTreeSet<ObjectName>,
     /// Gateways and ListenerSets with another number of attached routes.
@@ -133,6 +135,8 @@ impl Changes<'_> {
         affected.extend(policies.map(|name| ObjectKey::new(Kind::ListenerPolicy, name.clone())));
         let policies = self.traffic.policies.iter();
         affected.extend(policies.map(|name| ObjectKey::new(Kind::TrafficPolicy, name.clone())));
+        let filters = self.route_filters.iter();
+        affected.extend(filters.map(|name| ObjectKey::new(Kind::RouteFilter, name.clone())));
         let refusing = self.services.iter().flat_map(|service| view.routes.referring_to(service));
         affected.extend(refusing.map(|(route, _)| route.clone()));
         let slices = self.objects.of(Kind::EndpointSlice);
@@ -212,7 +216,7 @@ mod tests {
             "listeners": [{"name": "http", "port": 80, "protocol": "HTTP"}],
             "rules": [{"backendRefs": [{"name": "object", "port": 80}]}], "targetRefs": targets, "deny": [],
             "validation": {"hostname": "a.example", "wellKnownCACertificates": "System"},
-            "parentRef": {"name": "object"}, "parentRefs": [{"name": "object"}]});
+            "parentRef": {"name": "object"}, "parentRefs": [{"name": "object"}], "type": "PathRewrite"});
         for kind in Kind::ALL.iter().copied().filter(|kind| kind.status() == StatusUse::Written) {
             let kinds = BTreeSet::from([Kind::GatewayClass, Kind::Gateway, Kind::HttpRoute, kind]);
             let objects = kinds.iter().map(|kind| {

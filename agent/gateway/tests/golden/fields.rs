@@ -45,7 +45,7 @@ fn lists() -> BTreeMap<String, Fields> {
 
 fn api_group(kind: &str) -> &'static str {
     match kind {
-        "GatewayParameters" | "ListenerPolicy" | "TrafficPolicy" => "portcullis.dev",
+        "GatewayParameters" | "ListenerPolicy" | "RouteFilter" | "TrafficPolicy" => "portcullis.dev",
         "XMesh" => "gateway.networking.x-k8s.io",
         _ => GATEWAY_GROUP,
     }

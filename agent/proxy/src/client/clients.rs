@@ -51,6 +51,8 @@ pub(crate) struct Client {
     pub local: SocketAddr,
     /// The listener whose server name was asked for; `None` without TLS.
     pub tls: Option<Rc<ListenerState>>,
+    /// Of the ClientHello.
+    pub server_name: Option<Box<str>>,
     pub progress: Arc<Progress>,
     /// Of its responses, as far as they come from backends of HTTP/2.
     pub windows: Rc<Windows>,
@@ -127,7 +129,7 @@ pub(crate) struct Registered {
 impl Client {
     pub(crate) fn new(
         (peer, local): (SocketAddr, SocketAddr),
-        tls: Option<Rc<ListenerState>>,
+        (tls, server_name): (Option<Rc<ListenerState>>, Option<Box<str>>),
         permit: ConnectionPermit,
         version: Version,
         charge: Charge,
@@ -140,6 +142,7 @@ impl Client {
             address: address.unwrap_or(HeaderValue::from_static("unknown")),
             local,
             tls,
+            server_name,
             progress: Arc::new(Progress::new()),
             windows: match version {
                 Version::Http1 => Windows::http1(),

@@ -128,6 +128,8 @@ pub(crate) struct Negotiated {
     pub version: Version,
     /// The listener whose server name was asked for; `None` without TLS.
     pub tls: Option<Rc<ListenerState>>,
+    /// Of the ClientHello.
+    pub server_name: Option<Box<str>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -279,6 +281,7 @@ impl Opener {
                     replay: Vec::new(),
                     version: if is_http2 { Version::Http2 } else { Version::Http1 },
                     tls: Some(state),
+                    server_name: name.map(String::into_boxed_str),
                 }));
             }
         };
@@ -349,7 +352,7 @@ async fn start_plain(permit: &ConnectionPermit, stream: TcpStream) -> Option<Neg
     };
     let replay = first.ok()?;
     let version = if replay.starts_with(PREFACE_LINE) { Version::Http2 } else { Version::Http1 };
-    Some(Negotiated { transport: Transport::Plain(stream), replay, version, tls: None })
+    Some(Negotiated { transport: Transport::Plain(stream), replay, version, tls: None, server_name: None })
 }
 
 /// Reads until it is clear whether the preface of HTTP/2 is what begins here.
