@@ -10,6 +10,7 @@
 
 pub(crate) mod authorities;
 pub(crate) mod backend_tls;
+pub(crate) mod credentials;
 pub(crate) mod declared;
 pub(crate) mod frontend_tls;
 pub(crate) mod listener;

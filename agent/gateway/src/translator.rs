@@ -285,7 +285,8 @@ impl Translator {
         let planned = self.statuses.update(changes, view);
 
         let policies = targeted.policies.union(&referred);
-        let needs = self.needs.update(&changed, &judged, &attached, policies, &reproved, view);
+        let needs =
+            self.needs.update(&changed, &judged, &attached, policies, &protected.policies, &reproved, view);
         let generated = self.generated.update(&judged, &claimed, view);
         let ephemeral = families.into_iter();
         Outcome {

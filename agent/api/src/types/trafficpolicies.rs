@@ -15,6 +15,10 @@ use super::shared::{PolicyStatus, PolicyTargetReference};
 pub struct TrafficPolicySpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allow: Option<Vec<String>>,
+    #[serde(default, rename = "apiKeys", skip_serializing_if = "Option::is_none")]
+    pub api_keys: Option<TrafficPolicyApiKeys>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub basic: Option<TrafficPolicyBasic>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deny: Option<Vec<String>>,
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "maxRequestBody")]
@@ -23,6 +27,102 @@ pub struct TrafficPolicySpec {
     pub rate_limits: Option<Vec<TrafficPolicyRateLimits>>,
     #[serde(rename = "targetRefs")]
     pub target_refs: Vec<PolicyTargetReference>,
+}
+
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
+pub struct TrafficPolicyApiKeys {
+    #[serde(default, rename = "clientHeader", skip_serializing_if = "Option::is_none")]
+    pub client_header: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forward: Option<bool>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<TrafficPolicyApiKeysFrom>,
+    #[serde(rename = "secretRefs")]
+    pub secret_refs: Vec<TrafficPolicyApiKeysSecretRefs>,
+}
+
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
+pub struct TrafficPolicyApiKeysFrom {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cookie: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub header: Option<String>,
+}
+
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
+pub struct TrafficPolicyApiKeysSecretRefs {
+    pub name: String,
+}
+
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
+pub struct TrafficPolicyBasic {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forward: Option<bool>,
+    #[serde(rename = "secretRef")]
+    pub secret_ref: TrafficPolicyBasicSecretRef,
+    #[serde(default, rename = "userHeader", skip_serializing_if = "Option::is_none")]
+    pub user_header: Option<String>,
+}
+
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
+pub struct TrafficPolicyBasicSecretRef {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    pub name: String,
+}
+
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
+pub struct TrafficPolicyJwt {
+    pub providers: Vec<TrafficPolicyJwtProviders>,
+}
+
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
+pub struct TrafficPolicyJwtProviders {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub audiences: Option<Vec<String>>,
+    #[serde(default, rename = "claimsToHeaders", skip_serializing_if = "Option::is_none")]
+    pub claims_to_headers: Option<Vec<TrafficPolicyJwtProvidersClaimsToHeaders>>,
+    #[serde(default, rename = "clockSkewSeconds", skip_serializing_if = "Option::is_none")]
+    pub clock_skew_seconds: Option<i32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expiration: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forward: Option<bool>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<TrafficPolicyJwtProvidersFrom>,
+    pub issuer: String,
+    pub jwks: TrafficPolicyJwtProvidersJwks,
+    pub name: String,
+    #[serde(default, rename = "requiredClaims", skip_serializing_if = "Option::is_none")]
+    pub required_claims: Option<Vec<TrafficPolicyJwtProvidersRequiredClaims>>,
+}
+
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
+pub struct TrafficPolicyJwtProvidersClaimsToHeaders {
+    pub claim: String,
+    pub header: String,
+}
+
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
+pub struct TrafficPolicyJwtProvidersFrom {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cookie: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub header: Option<String>,
+}
+
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
+pub struct TrafficPolicyJwtProvidersJwks {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    pub kind: String,
+    pub name: String,
+}
+
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
+pub struct TrafficPolicyJwtProvidersRequiredClaims {
+    pub claim: String,
+    pub values: Vec<String>,
 }
 
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]

@@ -25,6 +25,8 @@ pub(super) struct Needs {
     by_parent: BTreeMap<ParentKey, Box<[ObjectKey]>>,
     /// By BackendTLSPolicy that is heeded, the objects with its authorities, in order.
     by_policy: BTreeMap<ObjectName, Box<[ObjectKey]>>,
+    /// By TrafficPolicy, the objects that credentials are checked against, in order.
+    by_traffic: BTreeMap<ObjectName, Box<[ObjectKey]>>,
     /// By Service with endpoints of nodes, the pods that may prove them, in order.
     by_service: BTreeMap<ObjectName, Box<[ObjectKey]>>,
     /// The number of objects that refer to each object.
@@ -55,6 +57,7 @@ impl Needs {
         judged: &ChangedListeners,
         attached: &ChangedHierarchy,
         policies: impl Iterator<Item = &'p ObjectName>,
+        protected: &BTreeSet<ObjectName>,
         reproved: &BTreeSet<ObjectName>,
         view: View<'_>,
     ) -> ChangedNeeds {
@@ -76,6 +79,11 @@ impl Needs {
         for policy in policies {
             let now = view.holders_of(policy);
             let before = replace(&mut self.by_policy, policy.clone(), &now);
+            self.count(&before, &now, &mut now_changed);
+        }
+        for policy in protected {
+            let now = view.credentials_of(policy);
+            let before = replace(&mut self.by_traffic, policy.clone(), &now);
             self.count(&before, &now, &mut now_changed);
         }
         for service in reproved {
@@ -113,6 +121,18 @@ impl View<'_> {
             };
         let can_exist = |key: &ObjectKey| is_subdomain(&key.name.name) && is_subdomain(&key.name.namespace);
         holders.into_iter().filter(|key| is_heeded && can_exist(key)).collect()
+    }
+
+    /// The objects that the credentials of a TrafficPolicy are checked against, in order. A pod of
+    /// mode Dedicated has no right to read them: there, its targets are closed.
+    fn credentials_of(self, policy: &ObjectName) -> Box<[ObjectKey]> {
+        match &self.settings.role {
+            AgentRole::Node => {
+                let can_exist = |key: &&ObjectKey| is_subdomain(&key.name.name);
+                self.traffic.holders(policy).filter(can_exist).cloned().collect()
+            }
+            AgentRole::Dedicated(_) => Box::default(),
+        }
     }
 
     /// References of a Gateway or a ListenerSet, with permission, in order.

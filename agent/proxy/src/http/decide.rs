@@ -11,16 +11,16 @@ use std::sync::Arc;
 
 use http::{HeaderName, HeaderValue, Method, StatusCode, header};
 use portcullis_model::{
-    Action, BackendName, BackendTarget, Cors, ExternalAuth, Failure, Filter, Found, HeaderEdit, Limits,
-    Listener, ListenerFilter, Port, Redirect, RequestHead, RouteTable, Rule, Scheme, Selected,
-    WeightedBackend,
+    Action, Authentication, BackendName, BackendTarget, Cors, ExternalAuth, Failure, Filter, Found,
+    HeaderEdit, Limits, Listener, ListenerFilter, Port, Redirect, RequestHead, RouteTable, Rule, Scheme,
+    Selected, WeightedBackend,
 };
 
 use crate::core::head::{Fields, Head, KnownField, KnownFields};
 use crate::core::reason::Reason;
 use crate::http::cors::{CrossOrigin, Preflight};
 use crate::http::edge::{self, Target};
-use crate::http::plan::{ForwardPlan, HostToSend};
+use crate::http::plan::{Credentials, ForwardPlan, HostToSend};
 use crate::http::policy::{self, Judge, Refused, Sender};
 use crate::http::rate_limit::{Exhausted, RateLimits};
 use crate::http::session::{SessionPlan, Sessions};
@@ -49,6 +49,8 @@ pub(crate) struct Guarded<'s> {
 pub(crate) enum Step<'s> {
     Edit(&'s HeaderEdit),
     Ask(&'s ExternalAuth),
+    /// Comes first, if it comes.
+    Authenticate(Vec<&'s Authentication>),
     Fail(&'s Failure),
 }
 
@@ -87,6 +89,8 @@ pub(crate) enum OwnAnswer<'s> {
     Reason(Reason, StatusCode),
     /// A rate limit is used up.
     Exhausted(Exhausted),
+    /// Says in `WWW-Authenticate` which credentials are wanted.
+    Challenge(Reason, HeaderValue),
 }
 
 impl<'s> Decision<'s> {
@@ -125,7 +129,9 @@ impl<'s> OwnAnswer<'s> {
             Self::Redirect { rule, .. } | Self::Preflight { rule, .. } => {
                 Destination { rule: Some(&rule.id), ..Destination::default() }
             }
-            Self::Failed { .. } | Self::Reason(..) | Self::Exhausted(_) => Destination::default(),
+            Self::Failed { .. } | Self::Reason(..) | Self::Exhausted(_) | Self::Challenge(..) => {
+                Destination::default()
+            }
         }
     }
 
@@ -134,7 +140,7 @@ impl<'s> OwnAnswer<'s> {
             Self::Redirect { cross_origin, .. } | Self::Failed { cross_origin, .. } => {
                 cross_origin.as_deref()
             }
-            Self::Preflight { .. } | Self::Reason(..) | Self::Exhausted(_) => None,
+            Self::Preflight { .. } | Self::Reason(..) | Self::Exhausted(_) | Self::Challenge(..) => None,
         }
     }
 }
@@ -239,7 +245,7 @@ pub(crate) fn decide<'s>(
 
 /// The decision about a request that has passed the listener's filters.
 fn route<'s>(
-    listener: &Listener,
+    listener: &'s Listener,
     routes: &'s RouteTable,
     target: &Target<'_>,
     (scheme, port, judge): (Scheme, u16, Judge<'_>),
@@ -263,10 +269,13 @@ fn route<'s>(
     {
         return refused.into();
     }
+    let wanted = wanted(listener, found.rule);
     let session = sessions.and_then(|sessions| sessions.plan(found.rule, head.fields()));
     let (session, home) = session.unzip();
     match &found.rule.action {
-        _ if let Some((backend, name)) = home.flatten() => plan(&request, found, backend, name, session),
+        _ if let Some((backend, name)) = home.flatten() => {
+            plan(&request, found, backend, name, session, wanted)
+        }
         Action::Redirect(redirect) => {
             let own = OwnAnswer::Redirect {
                 rule: found.rule,
@@ -274,8 +283,8 @@ fn route<'s>(
                 location: location(redirect, &request, found.prefix, scheme, port),
                 cross_origin: cross_origin(&found.rule.filters, head),
             };
-            if found.rule.filters.iter().any(is_auth) {
-                return request.guarded(steps(&found.rule.filters), Next::Own(own));
+            if !wanted.is_empty() || found.rule.filters.iter().any(is_auth) {
+                return request.guarded(steps(wanted, &found.rule.filters), Next::Own(own));
             }
             Decision::Own(own)
         }
@@ -284,7 +293,7 @@ fn route<'s>(
             let backend = split.pick(fastrand::u64(..));
             match &backend.target {
                 BackendTarget::Invalid(failure) => failed(found.rule, failure, head),
-                BackendTarget::Known(name) => plan(&request, found, backend, name, session),
+                BackendTarget::Known(name) => plan(&request, found, backend, name, session, wanted),
             }
         }
     }
@@ -334,14 +343,26 @@ fn is_auth(filter: &Filter) -> bool {
     matches!(filter, Filter::ExternalAuth(_))
 }
 
-/// The filters that change what auth services see, and those services.
-fn steps<'s>(filters: impl IntoIterator<Item = &'s Filter>) -> Vec<Step<'s>> {
+/// The credentials that a request has to have, by listener and by rule. Looked at when its rule is
+/// known: preflight requests of browsers never have any.
+fn wanted<'s>(listener: &'s Listener, rule: &'s Rule) -> Vec<&'s Authentication> {
+    let policies = listener.policy.iter().chain(&rule.policy);
+    policies.filter_map(|policy| policy.authentication.as_deref()).collect()
+}
+
+/// The credentials that are wanted, the filters that change what auth services see, and those
+/// services.
+fn steps<'s>(
+    wanted: Vec<&'s Authentication>,
+    filters: impl IntoIterator<Item = &'s Filter>,
+) -> Vec<Step<'s>> {
+    let first = (!wanted.is_empty()).then_some(Step::Authenticate(wanted));
     let steps = filters.into_iter().filter_map(|filter| match filter {
         Filter::RequestHeaders(edit) => Some(Step::Edit(edit)),
         Filter::ExternalAuth(auth) => Some(Step::Ask(auth)),
         Filter::ResponseHeaders(_) | Filter::Rewrite(_) | Filter::Cors(_) | Filter::Mirror(_) => None,
     });
-    steps.collect()
+    first.into_iter().chain(steps).collect()
 }
 
 /// The listener a request belongs to, with its routes; with TLS it must also be the one that the
@@ -417,8 +438,9 @@ fn plan<'s>(
     backend: &'s WeightedBackend,
     name: &'s BackendName,
     session: Option<SessionPlan<'s>>,
+    wanted: Vec<&'s Authentication>,
 ) -> Decision<'s> {
-    let mut is_guarded = false;
+    let mut is_guarded = !wanted.is_empty();
     let mut path = match &request.target.path {
         Cow::Borrowed(_) => None,
         Cow::Owned(normal) => Some(normal.clone()),
@@ -452,6 +474,7 @@ fn plan<'s>(
     let (rule, fields) = (&**found.rule, request.target.fields);
     let (granted, begun) = (Vec::new(), None);
     let session = session.map(Box::new);
+    let credentials = (!wanted.is_empty()).then(|| Box::new(Credentials::Unchecked));
     let plan = ForwardPlan {
         rule,
         backend,
@@ -463,10 +486,11 @@ fn plan<'s>(
         cross_origin,
         session,
         granted,
+        credentials,
         begun,
     };
     if is_guarded {
-        let steps = steps(rule.filters.iter().chain(&backend.filters));
+        let steps = steps(wanted, rule.filters.iter().chain(&backend.filters));
         return request.guarded(steps, Next::Forward(plan));
     }
     Decision::Forward(plan)

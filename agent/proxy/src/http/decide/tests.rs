@@ -91,6 +91,8 @@ fn shown(port: &Port, tls: Option<&Arc<Listener>>, head: &PlainHead) -> String {
             format!("{} {}", status.as_u16(), Reason::Rule.name())
         }
         Decision::Guarded(guarded) => format!("guarded by {} filters", guarded.steps.len()),
+        Decision::Own(OwnAnswer::Exhausted(_)) => "exhausted".to_owned(),
+        Decision::Own(OwnAnswer::Challenge(reason, _)) => reason.name().to_owned(),
         Decision::Own(OwnAnswer::Reason(reason, status)) => format!("{} {}", status.as_u16(), reason.name()),
         Decision::Own(OwnAnswer::Exhausted(exhausted)) => format!("429 {exhausted:?}"),
     };
