@@ -13,11 +13,12 @@ use std::time::{Duration, Instant, SystemTime};
 
 use portcullis_api::{Change, ObjectKey};
 use portcullis_gateway::infra::Agents;
-use portcullis_gateway::{Fault, Feedback, Outcome};
+use portcullis_gateway::{Fault, Feedback, NameAnswer, Outcome};
 use portcullis_log::{CurrentProblems, Difference};
 use portcullis_model::{FrontendKey, ObjectName, Snapshot, Unserved};
 use tokio::sync::watch;
 
+use crate::names::Names;
 use crate::source::{InputProblem, KeptCertificates, Source, Update};
 use crate::status::StatusSink;
 use reporter::StatusReporter;
@@ -81,6 +82,9 @@ pub struct Applier<S, T, D, W> {
     agents: Option<watch::Receiver<Option<Agents>>>,
     /// In a cluster, the addresses of the network that the agent forwards from.
     own_addresses: Option<watch::Receiver<Vec<IpAddr>>>,
+    /// The names of hosts outside the cluster, and what is known of their addresses.
+    names: Option<Names>,
+    answers: Option<watch::Receiver<BTreeMap<Arc<str>, NameAnswer>>>,
     /// The next outcome is all there is.
     is_from_scratch: bool,
     /// The source has handed on everything; the sink learns of it with the next outcome.
@@ -105,6 +109,8 @@ impl<S: Source, T: Translate, D: DataPlane, W: StatusSink + 'static> Applier<S, 
             node_addresses: None,
             agents: None,
             own_addresses: None,
+            names: None,
+            answers: None,
             is_from_scratch: true,
             is_complete: false,
             is_provisioned: false,
@@ -149,6 +155,13 @@ impl<S: Source, T: Translate, D: DataPlane, W: StatusSink + 'static> Applier<S, 
         Self { own_addresses: Some(addresses), ..self }
     }
 
+    /// Looks up the names that translation asks for.
+    #[must_use]
+    pub fn looking_up(mut self, names: Names) -> Self {
+        self.translator.observe(Feedback::Names(BTreeMap::new()));
+        Self { answers: Some(names.answers.clone()), names: Some(names), ..self }
+    }
+
     pub fn state(&self) -> watch::Receiver<State> {
         self.state.subscribe()
     }
@@ -173,6 +186,10 @@ impl<S: Source, T: Translate, D: DataPlane, W: StatusSink + 'static> Applier<S, 
                 own = changed(&mut self.own_addresses), if !self.is_draft => {
                     let own = Feedback::OwnAddresses(own.into_iter().collect());
                     self.step(Update { observed: vec![own], ..Update::default() }).await;
+                }
+                answers = changed(&mut self.answers), if !self.is_draft => {
+                    let update = Update { observed: vec![Feedback::Names(answers)], ..Update::default() };
+                    self.step(update).await;
                 }
                 () = self.reporter.reported() => {}
             }
@@ -272,6 +289,10 @@ impl<S: Source, T: Translate, D: DataPlane, W: StatusSink + 'static> Applier<S, 
             self.is_from_scratch = true;
             return None;
         };
+        let names = outcome.names.take().or_else(|| self.is_from_scratch.then(Default::default));
+        if let Some((all, names)) = self.names.as_ref().zip(names) {
+            all.want(names);
+        }
         let needs = std::mem::take(&mut outcome.needs);
         if self.is_from_scratch {
             self.source.need_only(needs.added);

@@ -7,6 +7,7 @@
 mod backend;
 mod draft;
 mod duration;
+mod external;
 pub(crate) mod external_auth;
 mod filter;
 mod grpc;
@@ -39,6 +40,7 @@ use crate::default_scope::DefaultScope;
 
 pub use backend::{BackendUse, ProtocolSource, backend};
 pub use duration::{DurationError, parse_duration};
+pub use external::{ExternalTerms, ExternalUse};
 pub use filter::{ParsedMirror, RuleFilters};
 pub use kind::parse;
 pub use reference::{ChildReference, Delegation, ParsedBackendRef};

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use portcullis_model::{AddressRange, ObjectName};
+use portcullis_model::{AddressRange, HostPattern, ObjectName};
 
 use crate::infra;
 
@@ -24,6 +24,7 @@ pub struct Settings {
     /// The addresses by which this agent reaches the API server, never a Gateway's.
     pub api_server: BTreeSet<IpAddr>,
     pub endpoints: EndpointRule,
+    pub external: ExternalRule,
     /// The Gateways that may be served on the nodes' own addresses, and on which ports.
     pub host_ports: infra::HostPortRights,
     pub role: AgentRole,
@@ -41,6 +42,16 @@ pub enum EndpointRule {
     Foreign { allowed: BTreeSet<String> },
 }
 
+/// The hosts outside the cluster that XBackends may lead to. "Implementations SHOULD provide
+/// control-plane guardrails (for example, an allow-list of permitted egress domains)" (GEP-4894).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExternalRule {
+    pub names: Vec<HostPattern>,
+    /// Addresses that they may have besides public ones. Those of the cluster itself they may never
+    /// have.
+    pub ranges: Vec<AddressRange>,
+}
+
 /// The place of an agent, which decides on the Gateways that its snapshot has. Statuses are planned
 /// for all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -52,6 +63,13 @@ pub enum AgentRole {
     Dedicated(ObjectName),
 }
 
+/// All names, and public addresses only.
+impl Default for ExternalRule {
+    fn default() -> Self {
+        Self { names: vec![HostPattern::Any], ranges: Vec::new() }
+    }
+}
+
 impl Default for Settings {
     fn default() -> Self {
         Self {
@@ -61,6 +79,7 @@ impl Default for Settings {
             load_balancers: Vec::new(),
             api_server: BTreeSet::new(),
             endpoints: EndpointRule::default(),
+            external: ExternalRule::default(),
             host_ports: infra::HostPortRights::default(),
             role: AgentRole::default(),
         }

@@ -11,6 +11,7 @@ mod client_certificates;
 mod conflicts;
 mod counts;
 mod default_gateways;
+mod externals;
 mod families;
 mod frontends;
 mod gateways;
@@ -50,6 +51,7 @@ use backends::{Backends, ChangedBackends};
 use changes::ChangedObjects;
 use conflicts::KindConflicts;
 use default_gateways::DefaultGateways;
+use externals::{ChangedExternals, Externals};
 use frontends::Frontends;
 use gateways::Gateways;
 use generated::Generated;
@@ -93,6 +95,9 @@ pub struct Outcome {
     /// The objects of kinds that are read on demand ([`portcullis_api::Reading`]) whose contents
     /// translation needs and did not before, and those that it no longer does; from scratch, all.
     pub needs: ChangedNeeds,
+    /// The names of hosts that are to be looked up, if they are others than before: what comes of
+    /// it is to be observed ([`Feedback::Names`]).
+    pub names: Option<BTreeSet<Arc<str>>>,
     /// Problems that no status can report, if different from before; an empty list: all is well
     /// now.
     pub problems: BTreeMap<ObjectKey, Vec<String>>,
@@ -123,6 +128,7 @@ struct Stages {
     gateways: Gateways,
     admissions: Admissions,
     policies: Policies,
+    externals: Externals,
     filters: ListenerFilters,
     defaults: DefaultGateways,
     parsed: ParsedRoutes,
@@ -161,6 +167,7 @@ impl Translator {
             gateways,
             admissions,
             policies,
+            externals,
             filters,
             defaults,
             parsed,
@@ -176,6 +183,7 @@ impl Translator {
 
         // Gateways and ListenerSets: each on its own, then as parents and children, then merged.
         let recertified = self.observations.recertified();
+        let renamed = self.observations.renamed();
         let sources = listeners::Sources { objects, settings, observations: &self.observations };
         let judged = listeners.update(&changed, &recertified, sources);
         let attached = hierarchy.update(&changed, &judged, listeners, objects);
@@ -196,11 +204,13 @@ impl Translator {
         // Routes: those that may fare differently with their families, attached, and in conflict
         // with other kinds.
         let targeted = policies.update(&changed, objects, observations);
-        let parents = Parents { listeners, hierarchy, gateways, objects, policies };
+        let mut changed_externals = externals.update(&changed, objects, settings);
+        let parents = Parents { listeners, hierarchy, gateways, objects, policies, externals };
         let refiltered = filters.update(&changed, &judged, &targeted, parents);
         let mut affected = routes.affected(rewritten, &changed, &judged, &attached, parsed, parents);
         affected.extend(routes.of_parents(&merged.claims).cloned());
         affected.extend(routes.targeted(&targeted));
+        affected.extend(routes.with_externals(&changed_externals));
         let redefaulted = defaults.update(&judged, listeners, objects);
         if !redefaulted.gateways.is_empty() {
             affected.extend(parsed.defaulted().cloned());
@@ -214,7 +224,9 @@ impl Translator {
             listeners: reattached,
             mut services,
             policies: referred,
+            externals: referred_externals,
         } = routed;
+        changed_externals.extend(referred_externals);
         services.extend(routes.count_backends(&refiltered.used, &refiltered.unused));
         let turned = conflicts.update(&reattached, routes);
         let sharing = shared_names.update(&reattached, &turned, routes, conflicts);
@@ -246,6 +258,16 @@ impl Translator {
         let uses = routes.backend_uses();
         let sources = backends::Sources { uses, owners, gateways, policies, objects, settings };
         let ChangedBackends { refused, reproved } = backends.update(changes, sources, &mut next);
+        let changes = externals::Changes {
+            backends: changed_externals,
+            names: renamed,
+            owners: &owned,
+            gateways: &merged,
+            frontends: &claimed,
+        };
+        let uses = routes.external_uses();
+        let sources = externals::Sources { uses, owners, gateways, observations, settings };
+        let ChangedExternals { backends: externals, names } = externals.serve(changes, sources, &mut next);
         let sources = client_certificates::Sources { listeners, hierarchy };
         client_certificates::update(&judged, &attached, sources, &mut next);
         self.snapshot = next.finish();
@@ -264,6 +286,7 @@ impl Translator {
             routes: statuses,
             policies: &referred,
             targeted: &targeted,
+            externals: &externals,
             services: &refused,
             parents: &parents,
             conflicts: &turned,
@@ -276,7 +299,7 @@ impl Translator {
         let planned = self.statuses.update(changes, view);
 
         let policies = targeted.policies.union(&referred);
-        let needs = self.needs.update(&changed, &judged, &attached, policies, &reproved, view);
+        let needs = self.needs.update(&changed, &judged, &attached, policies, &externals, &reproved, view);
         let generated = self.generated.update(&judged, &claimed, view);
         let ephemeral = families.into_iter();
         Outcome {
@@ -288,6 +311,7 @@ impl Translator {
             ephemeral: ephemeral.map(|parent| (parent.clone(), view.routes.family(&parent))).collect(),
             generated,
             needs,
+            names,
         }
     }
 
@@ -352,6 +376,7 @@ impl Stages {
             gateways,
             admissions,
             policies,
+            externals,
             filters,
             defaults,
             parsed,
@@ -372,6 +397,7 @@ impl Stages {
             gateways,
             admissions,
             policies,
+            externals,
             filters,
             defaults,
             parsed,

@@ -38,7 +38,8 @@ mod unserved;
 pub use address_range::{AddressRange, AddressRangeSyntax};
 pub use admission::{Admission, Budget, BudgetOwner, ClientRules};
 pub use backend::{
-    Affinity, Authorities, Backend, BackendName, BackendProtocol, BackendTls, Encryption, PeerIdentity,
+    Affinity, Authorities, Backend, BackendName, BackendProtocol, BackendTls, ClientIdentity, Encryption,
+    PeerIdentity,
 };
 pub use certificate::Certificate;
 pub use client_ranges::{Access, ClientList, ClientRanges};

@@ -15,4 +15,5 @@ pub mod shared;
 pub mod tcproutes;
 pub mod tlsroutes;
 pub mod udproutes;
+pub mod xbackends;
 pub mod xmeshes;

@@ -7,11 +7,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Service;
-use portcullis_api::types::backendtlspolicies::{BackendTlsPolicy, BackendTlsValidation, SubjectAltName};
-use portcullis_api::types::shared::LocalObjectReference;
+use portcullis_api::types::backendtlspolicies::BackendTlsPolicy;
+use portcullis_api::types::shared::{BackendTlsValidation, LocalObjectReference, SubjectAltName};
 use portcullis_api::{Kind, ObjectKey, Objects, created, generation};
-use portcullis_model::{Authorities, BackendTls, Encryption, ObjectName, PeerIdentity};
-use rustls_pki_types::DnsName;
+use portcullis_model::{Authorities, BackendTls, ClientIdentity, Encryption, ObjectName, PeerIdentity};
+use rustls_pki_types::{DnsName, TrustAnchor};
 
 use super::authorities;
 use crate::options::is_foreign;
@@ -127,27 +127,12 @@ pub(crate) fn missing(target: &Target, service: Option<&Service>) -> Option<Faul
 
 impl Declared {
     pub(crate) fn of(name: &ObjectName, policy: &BackendTlsPolicy, objects: &Objects) -> Self {
-        let BackendTlsValidation { ca_certificate_refs, .. } = &policy.spec.validation;
-        let (mut holders, mut anchors, mut faults) = (BTreeSet::new(), Vec::new(), Vec::new());
-        for reference in ca_certificate_refs.iter().flatten() {
-            let LocalObjectReference { group, kind, name: holder } = reference;
-            let holder = ObjectName::new(name.namespace.clone(), holder.as_str());
-            let read = authorities::holder(group, kind, holder).and_then(|holder| {
-                holders.insert(holder.clone());
-                authorities::read(&holder, objects)
-            });
-            match read {
-                Ok(read) => {
-                    anchors.extend(read.into_iter().filter(|it| !anchors.contains(it)).collect::<Vec<_>>())
-                }
-                Err(fault) => faults.push(fault),
-            }
-        }
-        let unresolved = Fault::summary(faults);
+        let Named { anchors, unresolved, holders } =
+            Named::by(&policy.spec.validation, &name.namespace, objects);
         let keys = policy.spec.options.iter().flat_map(|options| options.keys());
         let (foreign, unknown): (Vec<_>, Vec<_>) = keys.map(String::as_str).partition(|key| is_foreign(key));
         let tls = match &*unknown {
-            [] => validation(&policy.spec.validation, anchors.into(), unresolved.as_ref()),
+            [] => validation(&policy.spec.validation, anchors, unresolved.as_ref()),
             _ => Err(invalid(format!(
                 "options has {}, which is no option that we know: remove it; what an option was to forbid must not be \
                  done without it",
@@ -166,11 +151,42 @@ impl Declared {
     }
 }
 
+/// The authorities that a validation names, and where they are.
+pub(crate) struct Named {
+    pub(crate) anchors: Arc<[TrustAnchor<'static>]>,
+    /// The fault of references that lead nowhere.
+    pub(crate) unresolved: Option<Fault>,
+    /// The objects referred to, there or not.
+    pub(crate) holders: BTreeSet<ObjectKey>,
+}
+
+impl Named {
+    /// Those of an object in the namespace.
+    pub(crate) fn by(validation: &BackendTlsValidation, namespace: &Arc<str>, objects: &Objects) -> Self {
+        let (mut holders, mut anchors, mut faults) = (BTreeSet::new(), Vec::new(), Vec::new());
+        for reference in validation.ca_certificate_refs.iter().flatten() {
+            let LocalObjectReference { group, kind, name: holder } = reference;
+            let holder = ObjectName::new(namespace.clone(), holder.as_str());
+            let read = authorities::holder(group, kind, holder).and_then(|holder| {
+                holders.insert(holder.clone());
+                authorities::read(&holder, objects)
+            });
+            match read {
+                Ok(read) => {
+                    anchors.extend(read.into_iter().filter(|it| !anchors.contains(it)).collect::<Vec<_>>())
+                }
+                Err(fault) => faults.push(fault),
+            }
+        }
+        Self { anchors: anchors.into(), unresolved: Fault::summary(faults), holders }
+    }
+}
+
 /// "Only one of CACertificateRefs or WellKnownCACertificates may be specified, not both"; files in
 /// a directory were never checked.
-fn validation(
+pub(crate) fn validation(
     validation: &BackendTlsValidation,
-    anchors: Arc<[rustls_pki_types::TrustAnchor<'static>]>,
+    anchors: Arc<[TrustAnchor<'static>]>,
     unresolved: Option<&Fault>,
 ) -> Result<BackendTls, Fault> {
     let are_given = validation.ca_certificate_refs.as_ref().is_some_and(|references| !references.is_empty());
@@ -201,7 +217,12 @@ fn validation(
     } else {
         alternatives.iter().map(identity).collect::<Result<_, _>>()?
     };
-    Ok(BackendTls { server_name, identities: identities.into(), authorities })
+    Ok(BackendTls {
+        server_name,
+        identities: identities.into(),
+        authorities,
+        client: ClientIdentity::Gateway,
+    })
 }
 
 fn identity(name: &SubjectAltName) -> Result<PeerIdentity, Fault> {

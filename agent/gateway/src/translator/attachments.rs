@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::Service;
 use portcullis_api::{Kind, ObjectKey, Objects};
 use portcullis_model::{HostPattern, ObjectName};
 
+use super::externals::Externals;
 use super::gateways::Gateways;
 use super::hierarchy::{Attachment, Hierarchy};
 use super::listeners::Listeners;
@@ -15,7 +16,7 @@ use super::policies::Policies;
 use crate::claims::Claims;
 use crate::listener::{ListenerKey, ParentKey, RouteAttachment, admits, attach, parent_key};
 use crate::policy::backend_tls::TlsPolicy;
-use crate::route::{ParsedRoute, Resolver};
+use crate::route::{ExternalTerms, ParsedRoute, Resolver};
 use crate::selector::Namespaces;
 use crate::status::ParentVerdict;
 use crate::{Fault, Grants, Reason, infra};
@@ -51,6 +52,7 @@ pub(super) struct Parents<'s> {
     pub(super) gateways: &'s Gateways,
     pub(super) objects: &'s Objects,
     pub(super) policies: &'s Policies,
+    pub(super) externals: &'s Externals,
 }
 
 // === impl Parents ===
@@ -70,6 +72,11 @@ impl Resolver for Parents<'_> {
 
     fn tls_policy(&self, service: &ObjectName, port: Option<&str>) -> TlsPolicy<'_> {
         self.policies.tls_to(service, port)
+    }
+
+    fn external(&self, name: &ObjectName) -> Option<Result<ExternalTerms, &Fault>> {
+        let host = self.externals.get(name)?.host.as_ref();
+        Some(host.map(|host| ExternalTerms { port: host.port, protocol: host.protocol }))
     }
 }
 

@@ -25,6 +25,8 @@ pub(super) struct Needs {
     by_parent: BTreeMap<ParentKey, Box<[ObjectKey]>>,
     /// By BackendTLSPolicy that is heeded, the objects with its authorities, in order.
     by_policy: BTreeMap<ObjectName, Box<[ObjectKey]>>,
+    /// The same by XBackend, its client certificate included.
+    by_external: BTreeMap<ObjectName, Box<[ObjectKey]>>,
     /// By Service with endpoints of nodes, the pods that may prove them, in order.
     by_service: BTreeMap<ObjectName, Box<[ObjectKey]>>,
     /// The number of objects that refer to each object.
@@ -55,6 +57,7 @@ impl Needs {
         judged: &ChangedListeners,
         attached: &ChangedHierarchy,
         policies: impl Iterator<Item = &'p ObjectName>,
+        externals: &BTreeSet<ObjectName>,
         reproved: &BTreeSet<ObjectName>,
         view: View<'_>,
     ) -> ChangedNeeds {
@@ -76,6 +79,11 @@ impl Needs {
         for policy in policies {
             let now = view.holders_of(policy);
             let before = replace(&mut self.by_policy, policy.clone(), &now);
+            self.count(&before, &now, &mut now_changed);
+        }
+        for backend in externals {
+            let now = view.holders_of_external(backend);
+            let before = replace(&mut self.by_external, backend.clone(), &now);
             self.count(&before, &now, &mut now_changed);
         }
         for service in reproved {
@@ -111,8 +119,17 @@ impl View<'_> {
                 AgentRole::Node => !self.heeding_gateways(policy).is_empty(),
                 AgentRole::Dedicated(only) => self.heeding_gateways(policy).contains(only),
             };
-        let can_exist = |key: &ObjectKey| is_subdomain(&key.name.name) && is_subdomain(&key.name.namespace);
         holders.into_iter().filter(|key| is_heeded && can_exist(key)).collect()
+    }
+
+    /// The same of an XBackend. Pods of a single Gateway have no rights to any.
+    fn holders_of_external(self, backend: &ObjectName) -> Box<[ObjectKey]> {
+        let holders =
+            self.externals.get(backend).map(|declared| declared.holders.clone()).unwrap_or_default();
+        let is_used = !holders.is_empty()
+            && self.settings.role == AgentRole::Node
+            && !self.gateways_of_external(backend).is_empty();
+        holders.into_iter().filter(|key| is_used && can_exist(key)).collect()
     }
 
     /// References of a Gateway or a ListenerSet, with permission, in order.
@@ -151,6 +168,10 @@ impl View<'_> {
         let keys = tls.into_iter().flat_map(references).filter_map(permitted);
         keys.filter(|key| key.kind.reading() == Reading::OnDemand).collect()
     }
+}
+
+fn can_exist(key: &ObjectKey) -> bool {
+    is_subdomain(&key.name.name) && is_subdomain(&key.name.namespace)
 }
 
 // === impl ChangedNeeds ===

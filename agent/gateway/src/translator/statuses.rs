@@ -48,6 +48,8 @@ pub(super) struct Changes<'c> {
     /// Policies on what changed routes refer to.
     pub(super) policies: &'c BTreeSet<ObjectName>,
     pub(super) targeted: &'c ChangedPolicies,
+    /// XBackends of which something else is to be said.
+    pub(super) externals: &'c BTreeSet<ObjectName>,
     /// Services of which other endpoints are refused.
     pub(super) services: &'c BTreeSet<ObjectName>,
     /// Gateways and ListenerSets with another number of attached routes.
@@ -127,6 +129,7 @@ impl Changes<'_> {
         affected.extend(classes);
         let policies = self.targeted.policies.iter().chain(self.policies);
         affected.extend(policies.map(|name| ObjectKey::new(Kind::BackendTlsPolicy, name.clone())));
+        affected.extend(self.externals.iter().map(|name| ObjectKey::new(Kind::XBackend, name.clone())));
         let policies = self.admissions.policies.iter();
         affected.extend(policies.map(|name| ObjectKey::new(Kind::ListenerPolicy, name.clone())));
         let refusing = self.services.iter().flat_map(|service| view.routes.referring_to(service));
@@ -205,7 +208,8 @@ mod tests {
         let targets = [target("", "Service"), target("gateway.networking.k8s.io", "Gateway")];
         let spec = json!({"controllerName": "c", "gatewayClassName": "object", "hostnames": [],
             "listeners": [{"name": "http", "port": 80, "protocol": "HTTP"}],
-            "rules": [{"backendRefs": [{"name": "object", "port": 80}]}], "targetRefs": targets, "deny": [],
+            "type": "EndpointSelector", "port": {}, "rules": [{"backendRefs": [{"name": "object", "port": 80},
+            {"name": "object", "group": "gateway.networking.x-k8s.io", "kind": "XBackend"}]}], "targetRefs": targets, "deny": [],
             "validation": {"hostname": "a.example", "wellKnownCACertificates": "System"},
             "parentRef": {"name": "object"}, "parentRefs": [{"name": "object"}]});
         for kind in Kind::ALL.iter().copied().filter(|kind| kind.status() == StatusUse::Written) {

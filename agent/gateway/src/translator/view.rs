@@ -3,6 +3,7 @@
 //! does not know what was published before.
 
 mod admissions;
+mod externals;
 mod parents;
 mod policies;
 mod problems;
@@ -15,6 +16,7 @@ use super::admissions::Admissions;
 use super::backends::Backends;
 use super::conflicts::KindConflicts;
 use super::default_gateways::DefaultGateways;
+use super::externals::Externals;
 use super::frontends::Frontends;
 use super::gateways::{Gateways, MergedGateway};
 use super::hierarchy::Hierarchy;
@@ -41,6 +43,7 @@ pub(super) struct View<'s> {
     pub(super) gateways: &'s Gateways,
     pub(super) admissions: &'s Admissions,
     pub(super) policies: &'s Policies,
+    pub(super) externals: &'s Externals,
     pub(super) filters: &'s ListenerFilters,
     pub(super) defaults: &'s DefaultGateways,
     pub(super) parsed: &'s ParsedRoutes,
@@ -73,6 +76,7 @@ impl<'s> View<'s> {
                 Some(Status::Route(self.route_status(key, state)))
             }
             Kind::BackendTlsPolicy => self.policy_status(&key.name),
+            Kind::XBackend => self.external_status(&key.name),
             Kind::ListenerPolicy => self.listener_policy_status(&key.name),
             _ => None,
         }

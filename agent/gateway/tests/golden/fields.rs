@@ -46,7 +46,7 @@ fn lists() -> BTreeMap<String, Fields> {
 fn api_group(kind: &str) -> &'static str {
     match kind {
         "GatewayParameters" | "ListenerPolicy" => "portcullis.dev",
-        "XMesh" => "gateway.networking.x-k8s.io",
+        "XBackend" | "XMesh" => "gateway.networking.x-k8s.io",
         _ => GATEWAY_GROUP,
     }
 }
@@ -102,7 +102,7 @@ fn what_is_not_enforced_is_told() {
 
 /// The status of an object with a fault, in a world that has what it refers to.
 fn told(kind: &str, spec: &Value) -> Option<String> {
-    let kind = Kind::of(GATEWAY_GROUP, kind).unwrap();
+    let kind = Kind::of(api_group(kind), kind).unwrap();
     let world = fs::read_to_string(support::cases().join("../fields-world.yaml")).unwrap();
     let object = support::object(json!({"apiVersion": kind.api_version(), "kind": kind.as_str(),
         "metadata": {"name": "tried", "namespace": "infra"}, "spec": spec}));

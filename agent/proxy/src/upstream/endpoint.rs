@@ -367,7 +367,7 @@ impl Endpoint {
         match self.security {
             Security::Plain | Security::Tls(_) => Ok(()),
             Security::Refused => {
-                let why = "its BackendTLSPolicy cannot be followed, and nothing is sent without";
+                let why = "TLS to it cannot be spoken as its policy wants it, and nothing is sent without";
                 Err(io::Error::new(io::ErrorKind::InvalidData, why))
             }
         }

@@ -11,7 +11,9 @@ use std::time::Duration;
 
 use foldhash::fast::RandomState;
 use foldhash::quality::FixedState;
-use portcullis_model::{Affinity, Backend, BackendName, Certificate, ListenerId, ObjectName, ParentKind};
+use portcullis_model::{
+    Affinity, Backend, BackendName, Certificate, Encryption, ListenerId, ObjectName, ParentKind,
+};
 use rustls::crypto::CryptoProvider;
 
 use crate::core::crypto::provider;
@@ -167,6 +169,10 @@ impl Pools {
         };
         let certificates = &current.snapshot.client_certificates;
         let certificate = self.gateway.as_ref().and_then(|gateway| certificates.get(gateway));
+        let certificate = match &backend.encryption {
+            Encryption::Tls(tls) => tls.shown(certificate),
+            Encryption::None | Encryption::Unavailable => certificate,
+        };
         match known {
             Some(pool) if Arc::ptr_eq(&pool.backend, backend) && pool.certificate.as_ref() == certificate => {
                 pool.generation.set(current.generation);

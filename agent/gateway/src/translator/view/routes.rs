@@ -30,8 +30,8 @@ enum Named {
 
 impl<'s> View<'s> {
     fn parents(self) -> Parents<'s> {
-        let View { listeners, hierarchy, gateways, objects, policies, .. } = self;
-        Parents { listeners, hierarchy, gateways, objects, policies }
+        let View { listeners, hierarchy, gateways, objects, policies, externals, .. } = self;
+        Parents { listeners, hierarchy, gateways, objects, policies, externals }
     }
 
     /// The verdicts on a route, conflicts with other kinds included.
