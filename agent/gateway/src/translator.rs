@@ -285,8 +285,8 @@ impl Translator {
         let planned = self.statuses.update(changes, view);
 
         let policies = targeted.policies.union(&referred);
-        let needs = self.needs.update(&changed, &judged, &attached, policies, &reproved, view);
-        let generated = self.generated.update(&judged, &claimed, view);
+        let (needs, needing) = self.needs.update(&changed, &judged, &attached, policies, &reproved, view);
+        let generated = self.generated.update(needing, &claimed, &self.needs, view);
         let ephemeral = families.into_iter();
         Outcome {
             snapshot: self.snapshot.clone(),

@@ -26,6 +26,8 @@ use labels::{
 pub struct Metrics {
     pub agent: Agent,
     pub traffic: Traffic,
+    /// The earliest end of a certificate that a listener serves, in seconds since 1970.
+    pub certificate_expiries: Vec<(ListenerId, i64)>,
     /// Packets and connections, by the label of the kernel programs' verdict; empty without them.
     pub verdicts: Vec<(&'static str, u64)>,
     /// Interfaces that should have the packet guard, and have not, with the reason.
@@ -237,6 +239,7 @@ fn open_metrics(metrics: &Metrics) -> String {
     let mut registry = Registry::default();
     agent(&mut registry, &metrics.agent);
     requests(&mut registry, &metrics.traffic);
+    certificates(&mut registry, &metrics.certificate_expiries);
     connections(&mut registry, &metrics.traffic);
     forwarded(&mut registry, &metrics.traffic);
     not_admitted(&mut registry, &metrics.traffic);
@@ -292,6 +295,15 @@ fn enforced(registry: &mut Registry, enforced: &[(&'static str, &'static str, us
     }
     let help = "Listeners at addresses by the earliest place at which their terms hold";
     registry.register("portcullis_terms_enforced", help, family);
+}
+
+fn certificates(registry: &mut Registry, expiries: &[(ListenerId, i64)]) {
+    let family = Family::<ListenerLabels, Gauge>::default();
+    for (id, expiry) in expiries {
+        family.get_or_create(&listener_labels(id)).set(*expiry);
+    }
+    let help = "The earliest end of a certificate that a listener serves, or of one of its chain";
+    registry.register("tls_certificate_expiry_timestamp_seconds", help, family);
 }
 
 fn agent(registry: &mut Registry, agent: &Agent) {
@@ -557,7 +569,7 @@ mod tests {
                     },
                 )],
                 listeners: vec![(
-                    listener,
+                    listener.clone(),
                     ListenerTraffic {
                         tls_connections: 2,
                         requests: [0, 0, 7, 0, 1, 0],
@@ -588,6 +600,7 @@ mod tests {
                 chosen: vec![("node", 7)],
                 ..Traffic::default()
             },
+            certificate_expiries: vec![(listener, 1_800_000_000)],
             verdicts: vec![("steered", 9)],
             forwarding: Forwarding { kernel: 2, userspace: vec![("off", 1)], flows: 7 },
             unguarded: vec![("eth0".into(), "foreign-program")],
@@ -612,6 +625,7 @@ mod tests {
             "portcullis_agent_info{version=\"1.2.3\",datapath=\"ebpf\"} 1".to_owned(),
             format!("http_server_requests_total{{{listener},http_response_status_class=\"2xx\"}} 7"),
             format!("tls_server_connections_total{{{listener}}} 2"),
+            format!("tls_certificate_expiry_timestamp_seconds{{{listener}}} 1800000000"),
             "network_server_connections_open{gateway=\"infra/web\"} 3".to_owned(),
             format!("l4_server_connections_total{{{listener}}} 6"),
             format!("l4_server_connections_open{{{listener}}} 1"),
