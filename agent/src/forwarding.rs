@@ -6,7 +6,8 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use portcullis_model::{
-    Admission, FrontendKey, L4Action, L4Rule, L4Target, Listener, ListenerId, Port, PortListeners, Snapshot,
+    Admission, ClientAddress, FrontendKey, L4Action, L4Rule, L4Target, Listener, ListenerId, Port,
+    PortListeners, Snapshot,
 };
 use portcullis_node::{Affinity, ForwardTable, L4Frontends, NotForwarding};
 
@@ -29,6 +30,8 @@ pub(crate) enum Why {
     AccessLog,
     ConnectionLimit,
     Admission,
+    /// A header comes before the bytes that are the backend's.
+    ProxyProtocol,
     NoBackend,
     /// A part of the connections is refused.
     Refused(String),
@@ -145,6 +148,9 @@ fn allows<'l>(port: &Port, listener: &'l Listener) -> Result<&'l L4Rule, Why> {
     if port.gateway.limits.connections.is_some() {
         return Err(Why::ConnectionLimit);
     }
+    if port.client_address != ClientAddress::OfPeer {
+        return Err(Why::ProxyProtocol);
+    }
     if *listener.admission != Admission::default() {
         return Err(Why::Admission);
     }
@@ -244,6 +250,7 @@ impl Why {
             Self::AccessLog => "access-log",
             Self::ConnectionLimit => "connection-limit",
             Self::Admission => "listener-policy",
+            Self::ProxyProtocol => "proxy-protocol",
             Self::NoBackend => "no-backend",
             Self::Refused(_) => "refused",
             Self::NoEndpoints(_) | Self::NoEndpointsOfFamily(..) => "no-endpoints",
@@ -284,6 +291,9 @@ impl fmt::Display for Why {
             Self::AccessLog => f.write_str("the Gateway writes an access log"),
             Self::ConnectionLimit => f.write_str("the Gateway limits its connections"),
             Self::Admission => f.write_str("a ListenerPolicy says which clients are let in"),
+            Self::ProxyProtocol => {
+                f.write_str("a ListenerPolicy has clients named by headers of PROXY protocol")
+            }
             Self::NoBackend => f.write_str("no backend has a weight"),
             Self::NoRoom => {
                 f.write_str("the kernel has no room for its table of backends (the log says more)")

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use portcullis_inspect::{Part, ServedListener};
 use portcullis_model::{
-    Admission, Budget, ClientRules, FrontendKey, HostPattern, Listener, Port, PortListeners, Serves,
-    Snapshot, Unserved,
+    Admission, Budget, ClientAddress, ClientRules, FrontendKey, HostPattern, Listener, Port, PortListeners,
+    Serves, Snapshot, Unserved,
 };
 use portcullis_node::{Coverage, EnforcedAt, Enforcement};
 
@@ -49,6 +49,9 @@ enum OfPort {
     None,
 }
 
+/// The place of all terms of ports whose proxies say who the client is.
+const NAMED: &str = "user space, after the header of PROXY protocol";
+
 /// Each listener, in the order of ports and names.
 pub(crate) fn listeners(
     served: &Served,
@@ -62,12 +65,20 @@ pub(crate) fn listeners(
             let places = enforcement(frontend, &listener.hostname);
             let (served_by, steered_by) = served.by(frontend, listener, parts);
             let terms = &listener.admission;
+            let is_named = port.client_address != ClientAddress::OfPeer;
+            let named = || Part::new(NAMED, "the kernel does not know whom proxies speak for");
             let entry = ServedListener {
                 addresses: vec![frontend.address],
                 served_by,
                 steered_by,
-                clients: terms.clients.as_ref().map(|rules| parts.clients(port, rules, &places)),
+                clients: terms.clients.as_ref().map(|rules| match is_named {
+                    true => named(),
+                    false => parts.clients(port, rules, &places),
+                }),
                 budgets: (!terms.budgets.is_empty()).then(|| {
+                    if is_named {
+                        return named();
+                    }
                     let moment = Moment::of_charge(&port.listeners, &common_budgets, &terms.budgets);
                     parts.budgets(moment, places.budgets)
                 }),
@@ -288,7 +299,7 @@ mod tests {
         let budget = Budget { owner, per_second: NonZeroU32::MIN, burst: NonZeroU32::MIN };
         let allow = ranges.iter().map(|range| range.parse().unwrap()).collect();
         let clients = ClientRules::new(vec![ClientList { allow, deny: vec![] }]);
-        Admission { budgets: vec![budget], clients: Some(Arc::new(clients)) }
+        Admission { budgets: vec![budget], clients: Some(Arc::new(clients)), ..Admission::default() }
     }
 
     fn listener(name: &str, serves: Serves, admission: Admission) -> Arc<Listener> {

@@ -7,15 +7,15 @@ use std::time::Duration;
 
 use http::StatusCode;
 use portcullis_model::{
-    Action, AddressRange, Admission, BackendName, BackendTarget, ClientCertificates, ClientList, Encryption,
-    Entry, Filter, FrontendKey, L4Action, L4Backend, L4Rule, L4Target, Limits, Listener, Port, Retry,
-    RouteMatch, RouteTable, Rule, ServerNames, Serves, SessionPersistence, SlowClients, Snapshot, Timeouts,
-    TlsTermination, ValueMatch, WeightedBackend,
+    Action, AddressRange, Admission, BackendName, BackendTarget, ClientAddress, ClientCertificates,
+    ClientList, Encryption, Entry, Filter, FrontendKey, L4Action, L4Backend, L4Rule, L4Target, Limits,
+    Listener, Port, Retry, RouteMatch, RouteTable, Rule, ServerNames, Serves, SessionPersistence,
+    SlowClients, Snapshot, Timeouts, TlsTermination, ValueMatch, WeightedBackend,
 };
 use serde_json::{Map, Value, json};
 
 use crate::served::ServedListener;
-use crate::text::budget_text;
+use crate::text::{budget_text, proxies_text};
 
 /// The snapshot as YAML, without keys.
 pub fn dump(snapshot: &Snapshot) -> String {
@@ -109,6 +109,9 @@ pub fn dump_snapshot(snapshot: &Snapshot) -> Value {
 fn dump_port(port: &Port) -> Value {
     let listeners: Vec<_> = port.listeners.sorted().into_iter().map(|it| dump_listener(it)).collect();
     let mut value = object([("gateway", json!(port.gateway.name)), ("listeners", json!(listeners))]);
+    if port.client_address == ClientAddress::Disputed {
+        value.insert("clientAddress".to_owned(), json!("disputed: no connection is taken"));
+    }
     let limits = dump_limits(&port.gateway.limits);
     if !limits.is_empty() {
         value.insert("limits".to_owned(), Value::Object(limits));
@@ -175,6 +178,9 @@ fn dump_admission(admission: &Admission) -> Map<String, Value> {
             lists.map(|(name, list)| (name.to_owned(), json!(texts(list)))).collect::<Map<_, _>>()
         });
         value.insert("clients".to_owned(), levels.map(Value::Object).collect());
+    }
+    if let Some(proxies) = &admission.proxies {
+        value.insert("proxies".to_owned(), json!(proxies_text(proxies)));
     }
     value
 }

@@ -1,8 +1,9 @@
 //! Matches and actions of rules, and terms of listeners, in a line of text.
 
 use portcullis_model::{
-    Action, AddressRange, BackendTarget, Budget, ClientList, ClientRules, L4Action, L4Rule, L4Target, Retry,
-    RouteMatch, Rule, SessionCarrier, SessionPersistence, Split, ValueMatch, Weighted,
+    Action, AddressRange, BackendTarget, Budget, ClientList, ClientRules, L4Action, L4Rule, L4Target,
+    OtherPeers, ProxyProtocol, Retry, RouteMatch, Rule, SessionCarrier, SessionPersistence, Split,
+    ValueMatch, Weighted,
 };
 
 /// `GET PathPrefix /a, header x=1, query q~^a$`
@@ -99,6 +100,18 @@ pub(crate) fn clients_of_level(level: &ClientList) -> String {
     };
     let texts = [list("of", &level.allow), list("none of", &level.deny)];
     texts.into_iter().flatten().collect::<Vec<_>>().join("; ")
+}
+
+/// `10.0.0.0/8 by PROXY protocol; others are clients themselves`
+pub(crate) fn proxies_text(proxies: &ProxyProtocol) -> String {
+    let ranges =
+        |level: &Vec<AddressRange>| level.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    let levels: Vec<_> = proxies.levels.iter().map(ranges).collect();
+    let others = match proxies.others {
+        OtherPeers::Accept => "are clients themselves",
+        OtherPeers::Refuse => "are refused",
+    };
+    format!("{} name clients by PROXY protocol; others {others}", levels.join(" and of "))
 }
 
 fn shares<B: Weighted>(split: &Split<B>, name: impl Fn(&B) -> String) -> String {

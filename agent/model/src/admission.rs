@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use crate::{Access, ClientList, ClientRanges, ObjectName, ParentKind};
+use crate::{Access, ClientList, ClientRanges, ObjectName, ParentKind, ProxyProtocol};
 
 /// The terms of a listener. Those of wider scope hold as well: each protects what its owner has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -18,6 +18,9 @@ pub struct Admission {
     pub budgets: Vec<Budget>,
     /// The addresses that may connect; `None` if all may.
     pub clients: Option<Arc<ClientRules>>,
+    /// The proxies that say who the client is. It counts for a port as a whole: see
+    /// [`ClientAddress`](crate::ClientAddress).
+    pub proxies: Option<Arc<ProxyProtocol>>,
 }
 
 /// New connections that an agent takes for an object, however many listeners and cores it has.

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::{Admission, Budget, ClientRanges, Gateway, HostMap, Listener, PortKey, Serves};
+use crate::{
+    Admission, Budget, ClientAddress, ClientRanges, Gateway, HostMap, Listener, ParentKind, PortKey, Serves,
+};
 
 #[derive(Clone, Debug)]
 pub struct Port {
@@ -16,6 +18,7 @@ pub struct Port {
     /// The addresses that some of the listeners permits: others need not be told apart by what they
     /// come for. `None` if all may connect.
     pub clients: Option<Arc<ClientRanges>>,
+    pub client_address: ClientAddress,
 }
 
 /// The listeners of a port: those that are accepted, and those that keep their name without being
@@ -55,7 +58,8 @@ pub struct Mismatch {
 impl Port {
     pub fn new(gateway: Arc<Gateway>, key: PortKey, listeners: PortListeners) -> Self {
         let clients = listeners.clients();
-        Self { gateway, key, listeners, clients }
+        let client_address = listeners.client_address();
+        Self { gateway, key, listeners, clients, client_address }
     }
 }
 
@@ -107,6 +111,29 @@ impl PortListeners {
         }
         let any = ClientRanges::of_any(distinct.into_values().map(|ranges| &**ranges));
         (!any.permit_all()).then(|| Arc::new(any))
+    }
+
+    /// The Gateway's owner decides: listeners of ListenerSets and attached Gateways, which share
+    /// the port by grace, follow what its own say.
+    fn client_address(&self) -> ClientAddress {
+        if matches!(self, Self::Udp(_)) {
+            // Datagrams have no header.
+            return ClientAddress::OfPeer;
+        }
+        let (mut of_gateway, mut of_children) = (None, None);
+        for listener in self.iter() {
+            let said = listener.admission.proxies.as_ref();
+            let id = &listener.id;
+            let is_own = id.kind == ParentKind::Gateway && id.parent == id.gateway;
+            let known = if is_own { &mut of_gateway } else { &mut of_children };
+            if *known.get_or_insert(said) != said {
+                return ClientAddress::Disputed;
+            }
+        }
+        match of_gateway.or(of_children).flatten() {
+            Some(proxies) => ClientAddress::OfProxies(proxies.clone()),
+            None => ClientAddress::OfPeer,
+        }
     }
 
     /// The budgets that all listeners have, in the order of one of them: those of what is above
@@ -203,7 +230,8 @@ impl std::error::Error for Mismatch {}
 mod tests {
     use super::*;
     use crate::{
-        Access, ClientList, ClientRules, HostPattern, ListenerId, ObjectName, ParentKind, TlsTermination,
+        Access, ClientList, ClientRules, HostPattern, ListenerId, ObjectName, OtherPeers, ParentKind,
+        ProxyProtocol, TlsTermination,
     };
 
     fn listener(hostname: &str, serves: Serves) -> Arc<Listener> {
@@ -274,5 +302,36 @@ mod tests {
         assert_eq!(Some(&*tighter), rules(&["10.0.0.0/8"], &[]).as_ref().map(|it| &**it.ranges()));
         assert_eq!(port(vec![rules(&[], &["10.0.0.0/8"]), None]), None);
         assert_eq!(port(vec![rules(&["10.0.0.0/8"], &[]), rules(&[], &["10.0.0.0/8"])]), None);
+    }
+
+    #[test]
+    fn no_tenant_has_a_say_about_the_proxies_of_a_port() {
+        let said = |range: &str| {
+            let levels = vec![vec![range.parse().unwrap()]];
+            Some(Arc::new(ProxyProtocol { levels, others: OtherPeers::Accept }))
+        };
+        let of = |all: &[(&str, Option<Arc<ProxyProtocol>>)]| {
+            let mut listeners = all.iter().zip(["a.com", "b.com"]).map(|((parent, proxies), host)| {
+                let mut listener = Listener::clone(&listener(host, Serves::Http(Arc::default())));
+                listener.id.parent = ObjectName::new("infra", *parent);
+                listener.admission = Arc::new(Admission { proxies: proxies.clone(), ..Admission::default() });
+                Arc::new(listener)
+            });
+            let mut port = PortListeners::of(listeners.next().unwrap());
+            listeners.for_each(|listener| port.add(listener).unwrap());
+            port.client_address()
+        };
+        let (own, other) = (said("10.0.0.1"), said("10.0.0.2"));
+        let agreed = ClientAddress::OfProxies(own.clone().unwrap());
+        assert_eq!(of(&[("web", None)]), ClientAddress::OfPeer);
+        assert_eq!(of(&[("web", own.clone()), ("web", own.clone())]), agreed);
+        assert_eq!(of(&[("web", own.clone()), ("web", other.clone())]), ClientAddress::Disputed);
+        assert_eq!(of(&[("web", own.clone()), ("web", None)]), ClientAddress::Disputed);
+        assert_eq!(of(&[("web", None), ("web", own.clone())]), ClientAddress::Disputed);
+        for of_tenant in [None, other] {
+            assert_eq!(of(&[("tenant", of_tenant.clone()), ("web", own.clone())]), agreed);
+            assert_eq!(of(&[("tenant", of_tenant), ("web", None)]), ClientAddress::OfPeer);
+        }
+        assert_eq!(of(&[("tenant", own)]), agreed, "the Gateway's, inherited");
     }
 }

@@ -536,13 +536,13 @@ fn limited(per_second: u32, burst: u32) -> Admission {
     let owner =
         BudgetOwner { kind: ParentKind::Gateway, name: ObjectName::new("infra", "web"), listener: None };
     let [per_second, burst] = [per_second, burst].map(|number| NonZeroU32::new(number).unwrap());
-    Admission { budgets: vec![Budget { owner, per_second, burst }], clients: None }
+    Admission { budgets: vec![Budget { owner, per_second, burst }], ..Admission::default() }
 }
 
 fn denying(ranges: &[&str]) -> Admission {
     let deny = ranges.iter().map(|range| range.parse().unwrap()).collect();
     let rules = ClientRules::new(vec![ClientList { allow: vec![], deny }]);
-    Admission { budgets: vec![], clients: Some(Arc::new(rules)) }
+    Admission { clients: Some(Arc::new(rules)), ..Admission::default() }
 }
 
 fn hello() -> Vec<u8> {

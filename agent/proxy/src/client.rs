@@ -14,6 +14,7 @@ pub(crate) mod hello;
 pub(crate) mod listener;
 pub(crate) mod pace;
 pub(crate) mod progress;
+pub(crate) mod proxy_header;
 pub(crate) mod server_name;
 pub(crate) mod stream;
 pub(crate) mod tls;

@@ -34,7 +34,7 @@ const BAD: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 66);
 fn without(denied: &[&str]) -> Admission {
     let deny = denied.iter().map(|range| range.parse().unwrap()).collect();
     let clients = ClientRules::new(vec![ClientList { allow: Vec::new(), deny }]);
-    Admission { budgets: Vec::new(), clients: Some(Arc::new(clients)) }
+    Admission { clients: Some(Arc::new(clients)), ..Admission::default() }
 }
 
 /// So many connections, and no more for the time of a test.
@@ -43,7 +43,7 @@ fn budget(owner: &str, burst: u32) -> Admission {
     let owner = BudgetOwner { kind: ParentKind::Gateway, name, listener: None };
     let [per_second, burst] = [1, burst].map(|number| NonZeroU32::new(number).unwrap());
     // One token a second is the slowest; tests look at what comes at once.
-    Admission { budgets: vec![Budget { owner, per_second, burst }], clients: None }
+    Admission { budgets: vec![Budget { owner, per_second, burst }], ..Admission::default() }
 }
 
 fn web(host: &'static str, tls: bool, admission: Admission) -> Listener {

@@ -19,6 +19,8 @@ pub struct ListenerPolicySpec {
     pub connections: Option<ListenerPolicyConnections>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deny: Option<Vec<String>>,
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "proxyProtocol")]
+    pub proxy_protocol: Option<ListenerPolicyProxyProtocol>,
     #[serde(rename = "targetRefs")]
     pub target_refs: Vec<PolicyTargetReference>,
 }
@@ -29,4 +31,11 @@ pub struct ListenerPolicyConnections {
     pub burst: Option<i32>,
     #[serde(rename = "perSecond")]
     pub per_second: i32,
+}
+
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
+pub struct ListenerPolicyProxyProtocol {
+    pub from: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub others: Option<String>,
 }

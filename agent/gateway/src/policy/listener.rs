@@ -6,10 +6,14 @@ use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use portcullis_api::types::listenerpolicies::{ListenerPolicy, ListenerPolicyConnections};
+use portcullis_api::types::listenerpolicies::{
+    ListenerPolicy, ListenerPolicyConnections, ListenerPolicyProxyProtocol,
+};
 use portcullis_api::types::shared::PolicyTargetReference;
 use portcullis_api::{GATEWAY_GROUP, Kind, created, generation};
-use portcullis_model::{AddressRange, Budget, BudgetOwner, ClientList, ObjectName, ParentKind};
+use portcullis_model::{
+    AddressRange, Admission, Budget, BudgetOwner, ClientList, ClientRules, ObjectName, OtherPeers, ParentKind,
+};
 
 use crate::{Fault, Reason};
 
@@ -47,6 +51,14 @@ pub(crate) struct Declared {
 pub(crate) struct Terms {
     rate: Option<Rate>,
     clients: Option<ClientList>,
+    proxies: Option<Proxies>,
+}
+
+/// Proxies that say who the client is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Proxies {
+    pub(crate) from: Vec<AddressRange>,
+    pub(crate) others: OtherPeers,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,9 +118,10 @@ impl Terms {
         let list = |field, texts: &Option<Vec<String>>| ranges(field, texts.as_deref().unwrap_or_default());
         let (allow, deny) = (list("allow", &spec.allow), list("deny", &spec.deny));
         let rate = spec.connections.as_ref().map(Rate::of).transpose();
-        let faults = [allow.clone().err(), deny.clone().err(), rate.clone().err()];
+        let proxies = spec.proxy_protocol.as_ref().map(Proxies::of).transpose();
+        let faults = [allow.clone().err(), deny.clone().err(), rate.clone().err(), proxies.clone().err()];
         let texts: Vec<_> = faults.into_iter().flatten().collect();
-        let (Ok(allow), Ok(deny), Ok(rate)) = (allow, deny, rate) else {
+        let (Ok(allow), Ok(deny), Ok(rate), Ok(proxies)) = (allow, deny, rate, proxies) else {
             let message = format!(
                 "{}; until that is right, no client is let in at what the policy is about",
                 texts.join("; ")
@@ -116,17 +129,27 @@ impl Terms {
             return Err(Fault::not_accepted(Reason::Invalid, message));
         };
         let is_any = allow.is_empty() && deny.is_empty();
-        Ok(Self { rate, clients: (!is_any).then_some(ClientList { allow, deny }) })
+        Ok(Self { rate, clients: (!is_any).then_some(ClientList { allow, deny }), proxies })
     }
 
     /// No client is let in.
     pub(crate) fn closed() -> Self {
         let all = vec![AddressRange::ANY_V4, AddressRange::ANY_V6];
-        Self { rate: None, clients: Some(ClientList { allow: Vec::new(), deny: all }) }
+        Self { clients: Some(ClientList { allow: Vec::new(), deny: all }), ..Self::default() }
+    }
+
+    /// The terms of a listener that lets no client in.
+    pub(crate) fn without_clients() -> Admission {
+        let clients = Self::closed().clients.map(|list| Arc::new(ClientRules::new(vec![list])));
+        Admission { clients, ..Admission::default() }
     }
 
     pub(crate) fn clients(&self) -> Option<&ClientList> {
         self.clients.as_ref()
+    }
+
+    pub(crate) fn proxies(&self) -> Option<&Proxies> {
+        self.proxies.as_ref()
     }
 
     pub(crate) fn budget(&self, target: &Target) -> Option<Budget> {
@@ -147,6 +170,29 @@ impl Rate {
         let per_second = number("perSecond", connections.per_second)?;
         let burst = connections.burst.map(|burst| number("burst", burst)).transpose()?;
         Ok(Self { per_second, burst: burst.unwrap_or(per_second) })
+    }
+}
+
+impl Proxies {
+    fn of(given: &ListenerPolicyProxyProtocol) -> Result<Self, String> {
+        let from = ranges("proxyProtocol.from", &given.from)?;
+        if from.is_empty() {
+            return Err("proxyProtocol.from is empty: name the proxies in front".to_owned());
+        }
+        if let Some(all) = from.iter().find(|range| range.bits().1 == 0) {
+            return Err(format!(
+                "proxyProtocol.from: {all} is every address, and any client could say that it is another: name the proxies \
+                 in front"
+            ));
+        }
+        let others = match given.others.as_deref() {
+            None | Some("Accept") => OtherPeers::Accept,
+            Some("Refuse") => OtherPeers::Refuse,
+            Some(other) => {
+                return Err(format!("proxyProtocol.others is {other:?}: write Accept or Refuse"));
+            }
+        };
+        Ok(Self { from, others })
     }
 }
 
@@ -212,6 +258,12 @@ mod tests {
             ),
             (json!({"deny": ["::ffff:0:0/96"]}), "write an IPv4 address as such"),
             (json!({"deny": vec!["10.0.0.1"; 129]}), "deny has 129 entries, 128 is the most"),
+            (json!({"proxyProtocol": {"from": []}}), "proxyProtocol.from is empty"),
+            (json!({"proxyProtocol": {"from": ["10.0.0.1", "::/0"]}}), "::/0 is every address"),
+            (
+                json!({"proxyProtocol": {"from": ["10.0.0.1"], "others": "Ask"}}),
+                "proxyProtocol.others is \"Ask\": write Accept or Refuse",
+            ),
             (json!({"connections": {"perSecond": 0}}), "connections.perSecond is 0: write 1 to 1000000"),
             (json!({"connections": {"perSecond": 1, "burst": -1}}), "connections.burst is -1"),
             (json!({"connections": {"perSecond": 1_000_001}}), "connections.perSecond is 1000001"),

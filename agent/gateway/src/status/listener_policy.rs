@@ -14,6 +14,8 @@ pub(crate) struct TargetVerdict<'t> {
     pub(crate) refusal: Option<Fault>,
     /// True if a listener that the target covers is programmed.
     pub(crate) is_served: bool,
+    /// The part of the policy that means nothing to some of the target's listeners.
+    pub(crate) without: Option<String>,
 }
 
 /// The places at which the data plane enforces a policy. What kernel programs refuse earlier, they
@@ -56,7 +58,8 @@ impl TargetVerdict<'_> {
             let message = "no listener of the target is programmed, so that there is nothing to enforce: see their conditions";
             let fault = Fault::not_programmed(Reason::NoListener, message);
             let fault = (!self.is_served).then_some(fault);
-            conditions.check_or(ConditionType::Programmed, fault.as_ref(), ENFORCED);
+            let enforced: Vec<_> = [ENFORCED].into_iter().chain(self.without.as_deref()).collect();
+            conditions.check_or(ConditionType::Programmed, fault.as_ref(), enforced.join("; "));
         }
         conditions
     }

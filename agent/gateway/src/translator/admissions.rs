@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use portcullis_api::{Kind, Objects};
-use portcullis_model::{Admission, ClientRules, ObjectName, ParentKind};
+use portcullis_model::{Admission, ClientRules, ObjectName, ParentKind, ProxyProtocol};
 
 use super::changes::ChangedObjects;
 use super::gateways::ChangedGateways;
@@ -55,6 +55,22 @@ impl Admissions {
     pub(super) fn of(&self, listener: &ListenerKey) -> &Arc<Admission> {
         let own = self.of_listeners.get(listener).or_else(|| self.of_parents.get(&listener.0));
         own.unwrap_or(&self.none)
+    }
+
+    /// The terms of a listener of UDP, whose clients no proxy can name: a policy on the very
+    /// listener that has them named closes it.
+    pub(super) fn of_datagrams(&self, listener: &ListenerKey) -> Arc<Admission> {
+        let (parent, name) = listener;
+        let target = Target { section: Some(name.clone()), ..whole(parent) };
+        let policy = self.in_force(&target).and_then(|policy| self.policies.get(policy));
+        let admission = self.of(listener);
+        if policy.is_some_and(|policy| policy.terms.proxies().is_some()) {
+            Arc::new(Terms::without_clients())
+        } else if admission.proxies.is_some() {
+            Arc::new(Admission { proxies: None, ..(**admission).clone() })
+        } else {
+            admission.clone()
+        }
     }
 
     pub(super) fn policy(&self, name: &ObjectName) -> Option<&Declared> {
@@ -145,7 +161,7 @@ impl Admissions {
         let gateway = gateway.map(|name| ParentKey { kind: ParentKind::Gateway, name });
         let mut levels = vec![whole(parent)];
         levels.extend(gateway.iter().filter(|gateway| *gateway != parent).map(whole));
-        let now = gateway.as_ref().and_then(|_| self.terms(&levels));
+        let now = gateway.as_ref().and_then(|gateway| self.terms(&levels, gateway));
         let of_gateway = gateway.as_ref().and_then(|gateway| self.of_parents.get(gateway)).cloned();
         put(&mut self.of_parents, parent, now, of_gateway.as_ref());
 
@@ -156,24 +172,35 @@ impl Admissions {
         let listeners: BTreeSet<ListenerKey> = before.cloned().chain(now).collect();
         for listener in listeners {
             let own = Target { section: Some(listener.1.clone()), ..whole(parent) };
-            let is_target = gateway.is_some() && self.by_target.contains_key(&own);
+            let of = gateway.as_ref().filter(|_| self.by_target.contains_key(&own));
             let levels: Vec<_> = std::iter::once(own).chain(levels.iter().cloned()).collect();
-            let now = if is_target { self.terms(&levels) } else { None };
+            let now = of.and_then(|gateway| self.terms(&levels, gateway));
             put(&mut self.of_listeners, &listener, now, None);
         }
     }
 
-    /// The terms of all levels, from the listener's own on; `None` if there are none.
-    fn terms(&self, levels: &[Target]) -> Option<Admission> {
+    /// The terms of all levels, from the listener's own on; `None` if there are none. Who the
+    /// client is, only the owner of the Gateway can say: its ports are others', too.
+    fn terms(&self, levels: &[Target], gateway: &ParentKey) -> Option<Admission> {
         let unread = Terms::closed();
         let of_level = |target| self.policies.get(self.in_force(target)?).map(|it| (target, &it.terms));
         let terms: Vec<_> = levels.iter().filter_map(of_level).collect();
         let budgets = terms.iter().filter_map(|(target, terms)| terms.budget(target)).collect::<Vec<_>>();
         let lists = terms.iter().filter_map(|(_, terms)| terms.clients());
-        let unread = unread.clients().filter(|_| self.are_unread);
+        let is_misplaced =
+            |target: &Target, terms: &Terms| terms.proxies().is_some() && parent_of(target) != *gateway;
+        let closed = self.are_unread || terms.iter().any(|(target, terms)| is_misplaced(target, terms));
+        let unread = unread.clients().filter(|_| closed);
         let lists: Vec<_> = lists.chain(unread).cloned().collect();
+        let proxies = terms.iter().filter(|(target, _)| parent_of(target) == *gateway);
+        let proxies: Vec<_> = proxies.filter_map(|(_, terms)| terms.proxies()).collect();
+        let proxies = proxies.iter().map(|it| it.others).max().map(|others| {
+            let levels = proxies.iter().map(|it| it.from.clone()).collect();
+            Arc::new(ProxyProtocol { levels, others })
+        });
         let clients = (!lists.is_empty()).then(|| Arc::new(ClientRules::new(lists)));
-        (!budgets.is_empty() || clients.is_some()).then_some(Admission { budgets, clients })
+        let admission = Admission { budgets, clients, proxies };
+        (admission != Admission::default()).then_some(admission)
     }
 }
 

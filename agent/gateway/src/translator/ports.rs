@@ -204,7 +204,10 @@ impl Sources<'_> {
             Protocol::Udp => Serves::Udp(tables.only_rule(key).clone()),
             Protocol::Unknown => return None,
         };
-        let admission = self.admissions.of(key).clone();
+        let admission = match listener.protocol {
+            Protocol::Udp => self.admissions.of_datagrams(key),
+            _ => self.admissions.of(key).clone(),
+        };
         let filters = self.filters.of(key).clone();
         let model = Listener { id, hostname: listener.hostname.clone(), serves, admission, filters };
         Some(Served { port: listener.port, listener: Arc::new(model) })

@@ -213,7 +213,7 @@ mod tests {
 
     #[test]
     fn an_owner_keeps_its_budget() {
-        let of = |budgets: Vec<model::Budget>| Admission { budgets, clients: None };
+        let of = |budgets: Vec<model::Budget>| Admission { budgets, clients: None, ..Admission::default() };
         let listeners = [of(vec![budget("a", 5), budget("shared", 9)]), of(vec![budget("shared", 9)])];
         let (first, owners) = admitted(&listeners, &Contents::default(), &Owners::new());
         assert_eq!(first.listeners[&0].budgets, [1, 2, 0]);
@@ -228,7 +228,8 @@ mod tests {
 
     #[test]
     fn a_list_is_replaced_and_not_changed() {
-        let of = |deny: &[&str]| Admission { budgets: vec![], clients: Some(rules(deny)) };
+        let of =
+            |deny: &[&str]| Admission { budgets: vec![], clients: Some(rules(deny)), ..Admission::default() };
         let listeners = [of(&["10.0.0.0/8"]), of(&["10.0.0.0/8"]), of(&["fd00::/8"])];
         let (first, _) = admitted(&listeners, &Contents::default(), &Owners::new());
         let lists =

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use portcullis_model::{Access, L4Rule, PortListeners, Serves};
+use portcullis_model::{Access, ClientAddress, L4Rule, Peer, PortListeners, Serves};
 use rustls::server::Accepted;
 use socket2::SockRef;
 use tokio::io::AsyncWriteExt;
@@ -22,6 +22,7 @@ use crate::client::budget::{Bucket, Charged};
 use crate::client::connection_limit::{ConnectionLimits, ConnectionPermit};
 use crate::client::hello::{Hello, Refused, read_hello};
 use crate::client::listener::{ListenerState, Listeners, Refusal};
+use crate::client::proxy_header;
 use crate::client::stream::Transport;
 use crate::client::tls::{UNRECOGNIZED_NAME, normal_name};
 use crate::client::turns::{HandshakeTurns, MOST_WAITING};
@@ -74,6 +75,8 @@ pub(crate) enum Charge {
 /// A connection whose bytes are about to be forwarded as they are.
 pub(crate) struct L4Connection {
     pub peer: SocketAddr,
+    /// The same, unless a proxy said whose connection it is.
+    pub socket_peer: SocketAddr,
     /// The address and port the client connected to.
     pub local: SocketAddr,
     pub permit: ConnectionPermit,
@@ -104,6 +107,8 @@ enum End {
     InOrder,
     /// In order it would look like a server that had nothing to say; and it is cheaper.
     Reset,
+    /// It goes on when it is known for which client it is.
+    Unnamed,
 }
 
 /// The first that a client sends.
@@ -142,10 +147,20 @@ impl Opener {
     /// `None` if nothing is to be served on the connection, which is closed then.
     pub(crate) async fn open(&self, stream: TcpStream, peer: SocketAddr) -> Option<Opened> {
         let local = stream.local_addr().ok()?;
-        let Admitted { permit, first, charge } = match self.admit(local, peer.ip()) {
+        let (socket_peer, mut peer) = (peer, peer);
+        let mut admitted = self.admit(local, peer.ip(), None);
+        if let Err(End::Unnamed) = admitted {
+            // Boxed: few ports have proxies in front that speak of their clients.
+            let named = Box::pin(self.name_client(&stream, peer, local)).await;
+            admitted = named.ok_or(End::Reset).and_then(|(client, permit)| {
+                peer = client;
+                self.admit(local, client.ip(), Some(permit))
+            });
+        }
+        let Admitted { permit, first, charge } = match admitted {
             Ok(admitted) => admitted,
             Err(End::InOrder) => return None,
-            Err(End::Reset) => {
+            Err(End::Reset | End::Unnamed) => {
                 reset_on_close(&stream);
                 return None;
             }
@@ -168,19 +183,30 @@ impl Opener {
         };
         Some(match start {
             Start::Http(start) => Opened::Http(Connection { peer, local, permit, start, charge }),
-            Start::L4(stream) => Opened::L4(Box::new(L4Connection { peer, local, permit, stream })),
+            Start::L4(stream) => {
+                Opened::L4(Box::new(L4Connection { peer, socket_peer, local, permit, stream }))
+            }
         })
     }
 
     /// Lets a connection in, if its port is a Gateway's that has room for it, and the terms of
     /// the port permit it. The address and port that it came to
-    /// determine the Gateway whose limits apply, before a byte is read.
-    fn admit(&self, local: SocketAddr, client: IpAddr) -> Result<Admitted, End> {
+    /// determine the Gateway whose limits apply, before a byte is read. With a permit, it is a
+    /// connection that has one, and whose client is known.
+    fn admit(
+        &self,
+        local: SocketAddr,
+        client: IpAddr,
+        permit: Option<ConnectionPermit>,
+    ) -> Result<Admitted, End> {
         let current = self.snapshot.load();
         let Some(port) = current.port(local) else {
             tracing::debug!(%local, "connection to a port without listener");
             return Err(End::InOrder);
         };
+        if port.client_address != ClientAddress::OfPeer && permit.is_none() {
+            return Err(End::Unnamed);
+        }
         let full = if port.listeners.by_name().is_none() { End::Reset } else { End::InOrder };
         let first = match &port.listeners {
             PortListeners::Http(_) => First::Request,
@@ -190,7 +216,10 @@ impl Opener {
                 _ => return Err(End::Reset),
             },
         };
-        let permit = self.connection_limits.admit(&port.gateway).ok_or(full)?;
+        let permit = match permit {
+            Some(permit) => permit,
+            None => self.connection_limits.admit(&port.gateway).ok_or(full)?,
+        };
         if let First::Bytes(listener, _) = &first {
             listener.admit(client).map_err(|_| End::Reset)?;
             return Ok(Admitted { permit, first, charge: Charge::Before });
@@ -215,6 +244,52 @@ impl Opener {
             First::ClientHello | First::Bytes(..) => Charge::Before,
         };
         Ok(Admitted { permit, first, charge })
+    }
+
+    /// The client that a connection is for, on a port where its proxies say so, and its place at
+    /// the Gateway. `None`: it is for no client that can be let in.
+    async fn name_client(
+        &self,
+        stream: &TcpStream,
+        peer: SocketAddr,
+        local: SocketAddr,
+    ) -> Option<(SocketAddr, ConnectionPermit)> {
+        let port = self.snapshot.load().port(local).cloned()?;
+        let permit = self.connection_limits.admit(&port.gateway)?;
+        let terms = self.listeners.terms(&port);
+        let keep_out = |reason, why| terms.keep_out(&permit, (peer.ip(), local), reason, why);
+        let proxies = match &port.client_address {
+            ClientAddress::OfPeer => return Some((peer, permit)),
+            ClientAddress::OfProxies(proxies) => proxies,
+            ClientAddress::Disputed => {
+                let why = format_args!("ListenerPolicies, which do not agree about its proxyProtocol");
+                keep_out(NotAdmitted::ProxyHeader, why);
+                return None;
+            }
+        };
+        match proxies.peer(&peer.ip().to_canonical()) {
+            Peer::Proxy => {}
+            Peer::Client => return Some((peer, permit)),
+            Peer::Refused => {
+                let why =
+                    format_args!("the proxyProtocol of a ListenerPolicy: the client is none of its proxies");
+                keep_out(NotAdmitted::Address, why);
+                return None;
+            }
+        }
+        match timeout(permit.limits().header_timeout, proxy_header::read(stream)).await {
+            Ok(Ok(client)) => Some((client.unwrap_or(peer), permit)),
+            Ok(Err(error)) => {
+                let why =
+                    format_args!("the proxyProtocol of a ListenerPolicy: a proxy sent no header, or {error}");
+                keep_out(NotAdmitted::ProxyHeader, why);
+                None
+            }
+            Err(_) => {
+                permit.refused(ExceededLimit::HeaderTimeout);
+                None
+            }
+        }
     }
 
     async fn handshake(

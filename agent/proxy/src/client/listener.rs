@@ -51,7 +51,7 @@ pub(crate) struct PortTerms {
     pub clients: Option<Arc<ClientRanges>>,
     pub budgets: Box<[Bucket]>,
     /// For the warning that clients are kept out, by reason.
-    pub keeping_out: [LogLimit; 3],
+    pub keeping_out: [LogLimit; NotAdmitted::ALL.len()],
 }
 
 /// The way that a TLS port refuses server names that none of its listeners has.
@@ -72,7 +72,7 @@ struct SharedState {
     counters: ListenerCounters,
     handshakes: Rc<HandshakeQueue>,
     /// For the warning that clients are kept out, by reason.
-    keeping_out: [LogLimit; 3],
+    keeping_out: [LogLimit; NotAdmitted::ALL.len()],
     tls: RefCell<Option<(TlsTermination, Protocols, Arc<ServerConfig>)>>,
 }
 

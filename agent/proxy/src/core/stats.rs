@@ -37,6 +37,8 @@ pub enum NotAdmitted {
     Connections,
     /// Too many handshakes of the listener wait for their turn on a core.
     Handshakes,
+    /// There was no header of PROXY protocol that says who the client is, where one has to be.
+    ProxyHeader,
 }
 
 /// The outcome of a copy of a request for a mirror.
@@ -280,7 +282,7 @@ impl HandshakeFailure {
 // === impl NotAdmitted ===
 
 impl NotAdmitted {
-    const ALL: [Self; 3] = [Self::Address, Self::Connections, Self::Handshakes];
+    pub(crate) const ALL: [Self; 4] = [Self::Address, Self::Connections, Self::Handshakes, Self::ProxyHeader];
 
     /// The label of the metric.
     pub fn name(self) -> &'static str {
@@ -288,6 +290,7 @@ impl NotAdmitted {
             Self::Address => "address",
             Self::Connections => "connections",
             Self::Handshakes => "handshakes",
+            Self::ProxyHeader => "proxy-header",
         }
     }
 }

@@ -90,7 +90,9 @@ impl Router {
         let decision = match admitted {
             Ok(()) => decision,
             Err(NotAdmitted::Address) => Reason::ClientAddress.into(),
-            Err(NotAdmitted::Connections | NotAdmitted::Handshakes) => Reason::NewConnections.into(),
+            Err(NotAdmitted::Connections | NotAdmitted::Handshakes | NotAdmitted::ProxyHeader) => {
+                Reason::NewConnections.into()
+            }
         };
         let method = head.method().clone();
         // gRPC is POST: others need no look at their fields.

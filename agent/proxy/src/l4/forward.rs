@@ -69,14 +69,14 @@ impl StreamForwarder {
 
     pub(crate) async fn serve(&self, connection: L4Connection) {
         let (at, begun) = (Timestamp::now(), Instant::now());
-        let L4Connection { peer, local, permit, stream } = connection;
+        let L4Connection { peer, socket_peer, local, permit, stream } = connection;
         let L4Stream { mut transport, replay, server_name, listener, rule } = stream;
         let current = self.snapshot.load();
         let registered = self.streams.register(peer, local, listener.clone(), &current);
         drop(current);
         let id = rule.as_deref().and_then(|rule| rule.id.as_deref());
         let mut destination = Destination { rule: id, ..Default::default() };
-        let passed = self.hops.passed(L4Protocol::Tcp, peer, local.ip());
+        let passed = self.hops.passed(L4Protocol::Tcp, socket_peer, local.ip());
         let forwarding = self.forward(
             &mut transport,
             replay,

@@ -1,10 +1,11 @@
 //! Statuses of ListenerPolicies, and what the statuses of their targets say of them.
 
-use portcullis_model::{ObjectName, ParentKind};
+use portcullis_model::{ClientAddress, ObjectName, ParentKind};
 
 use super::View;
 use crate::listener::{ListenerKey, ParentKey};
 use crate::policy::listener::Target;
+use crate::protocol::Protocol;
 use crate::status::{Status, TargetVerdict, listener_policy_status};
 use crate::translator::admissions::{parent_of, whole};
 use crate::translator::hierarchy::Attachment;
@@ -26,10 +27,14 @@ impl View<'_> {
             let refusal = match self.find(target) {
                 Found::Foreign => return None,
                 Found::Missing(fault) => Some(fault),
-                Found::Ours => self.superseded(name, target).or_else(|| policy.fault.clone()),
+                Found::Ours => self
+                    .superseded(name, target)
+                    .or_else(|| policy.fault.clone())
+                    .or_else(|| policy.terms.proxies().and_then(|_| self.proxies_fault(target))),
             };
             let is_served = self.is_any_served(target);
-            Some(TargetVerdict { target, refusal, is_served })
+            let without = policy.terms.proxies().and_then(|_| self.datagrams_of(target));
+            Some(TargetVerdict { target, refusal, is_served, without })
         });
         let verdicts: Vec<_> = verdicts.collect();
         let controller = &self.settings.controller_name;
@@ -82,6 +87,55 @@ impl View<'_> {
              one is without effect on it: merge them, or choose another target"
         );
         Some(Fault::not_accepted(Reason::Conflicted, message))
+    }
+
+    /// The reason why no proxies can name the clients of a target.
+    fn proxies_fault(self, target: &Target) -> Option<Fault> {
+        let parent = parent_of(target);
+        let gateway = self.hierarchy.gateway_of(&parent)?;
+        let invalid = |why: String| {
+            let closed = "until that is right, no client is let in at what the policy is about";
+            Some(Fault::not_accepted(Reason::Invalid, format!("proxyProtocol: {why}; {closed}")))
+        };
+        if parent.kind != ParentKind::Gateway || parent.name != *gateway {
+            return invalid(format!(
+                "{} shares the ports of a Gateway, whose owner alone can say which proxies are in front of them",
+                parent.object()
+            ));
+        }
+        let declared = self.listeners.get(&parent).into_iter().flat_map(|it| &it.listeners);
+        let covered = declared.filter(|it| target.section.as_ref().is_none_or(|name| it.name == *name));
+        for listener in covered {
+            if target.section.is_some() && listener.protocol == Protocol::Udp {
+                return invalid(format!(
+                    "listener {} has protocol UDP, whose datagrams have no header of PROXY protocol: name another \
+                     listener",
+                    listener.name
+                ));
+            }
+            let port = self.ports.get(gateway, listener.port);
+            if port.is_some_and(|port| port.client_address == ClientAddress::Disputed) {
+                return invalid(format!(
+                    "the listeners of port {} do not agree on it: give all that the Gateway defines there the same, or \
+                     the Gateway as a whole",
+                    listener.port.number
+                ));
+            }
+        }
+        None
+    }
+
+    /// The listeners of a target whose clients no proxy can name.
+    fn datagrams_of(self, target: &Target) -> Option<String> {
+        let declared = self.listeners.get(&parent_of(target)).into_iter().flat_map(|it| &it.listeners);
+        let of_udp = declared.filter(|it| target.section.is_none() && it.protocol == Protocol::Udp);
+        let names: Vec<_> = of_udp.map(|listener| &*listener.name).collect();
+        let names = names.join(", ");
+        (!names.is_empty()).then(|| {
+            format!(
+                "proxyProtocol is without effect on UDP, whose datagrams have no header: listeners {names}"
+            )
+        })
     }
 
     /// True if a listener that the target covers is programmed.
