@@ -36,7 +36,8 @@ fn what_thirty_tenants_break_and_mend_concerns_nobody_else() {
     let agent = scenario.start_agent().unwrap();
     let client = TlsClient::new(&scenario.authority).unwrap();
     scenario.client.enter(|| tenants.iter().try_for_each(|tenant| recovers(&client, tenant))).unwrap();
-    let statuses = statuses(&agent, healthy).unwrap();
+    // Their files are written after the data plane has what they are about.
+    let statuses = until(TIMEOUT, || statuses(&agent, healthy)).unwrap();
 
     let network = &scenario.client;
     let load = &network.enter(|| Load::open(&client, healthy)).unwrap();
