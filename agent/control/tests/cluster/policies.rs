@@ -52,7 +52,11 @@ fn rows() -> Vec<(&'static str, Value, Value)> {
         (0..number).map(|at| target("ListenerSet", &format!("set-{at}"), None)).collect()
     };
     vec![
-        ("needs one of connections, allow and deny", with_terms(json!({"allow": []})), with_terms(json!({}))),
+        (
+            "needs one of connections, allow, deny and proxyProtocol",
+            with_terms(json!({"allow": []})),
+            with_terms(json!({})),
+        ),
         (
             "names a target more than once",
             with_targets(json!([web(), https(), target("ListenerSet", "web", None)])),
