@@ -6,13 +6,12 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use http::HeaderName;
+use portcullis_api::Kind;
 use portcullis_api::types::backendpolicies::{
     BackendPolicy, BackendPolicyLoadBalancing, BackendPolicyLoadBalancingHash, BackendPolicySpec,
 };
-use portcullis_api::{Kind, created, generation};
 use portcullis_model::{Backend, BackendProtocol, Balancing, ConnectionTerms, HashKey, ObjectName};
 
-use super::backend_tls::Target;
 use super::resilience::ResilienceTerms;
 use crate::duration::parse_duration;
 use crate::{Fault, Reason};
@@ -21,17 +20,8 @@ const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// A policy as it was read.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Declared {
-    pub(crate) generation: i64,
-    /// Older ones take precedence.
-    pub(crate) created: i64,
-    pub(crate) targets: Box<[Target]>,
-    /// # Errors
-    /// The fault for which the policy is without effect.
-    pub(crate) terms: Result<Terms, Fault>,
-}
+/// A BackendPolicy as it was read.
+pub(crate) type Declared = super::declared::Declared<Terms>;
 
 /// The fields of a policy that say something.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -44,23 +34,13 @@ pub(crate) struct Terms {
     pub(crate) resilience: ResilienceTerms,
 }
 
-// === impl Declared ===
+/// The kind that it may be about.
+pub(crate) const TARGETABLE: [Kind; 1] = [Kind::Service];
 
-impl Declared {
-    pub(crate) fn of(name: &ObjectName, policy: &BackendPolicy) -> Self {
-        let references = policy.spec.target_refs.iter();
-        let services = references.filter(|to| Kind::of(&to.group, &to.kind) == Some(Kind::Service));
-        let targets = services.map(|to| Target {
-            service: ObjectName::new(name.namespace.clone(), to.name.as_str()),
-            section: to.section_name.as_deref().filter(|section| !section.is_empty()).map(Box::from),
-        });
-        Self {
-            generation: generation(&policy.metadata),
-            created: created(&policy.metadata),
-            targets: targets.collect(),
-            terms: Terms::of(&policy.spec),
-        }
-    }
+pub(crate) fn declared(name: &ObjectName, policy: &BackendPolicy) -> Declared {
+    let BackendPolicy { metadata, spec, .. } = policy;
+    let without_effect = Terms::default;
+    Declared::new(metadata, name, &spec.target_refs, &TARGETABLE, Terms::of(spec), without_effect)
 }
 
 // === impl Terms ===
@@ -185,12 +165,14 @@ mod tests {
         spec.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
         let policy = json!({"apiVersion": "portcullis.dev/v1alpha1", "kind": "BackendPolicy",
             "metadata": {"name": "p"}, "spec": spec});
-        Declared::of(&ObjectName::new("edge", "p"), &serde_json::from_value(policy).unwrap())
+        super::declared(&ObjectName::new("edge", "p"), &serde_json::from_value(policy).unwrap())
     }
 
     fn applied(fields: Value) -> Backend {
         let backend = Backend::new(BackendName::new("edge", "shop", PortKey::tcp(80)), Vec::new());
-        declared(fields).terms.unwrap().applied(backend)
+        let declared = declared(fields);
+        assert_eq!(declared.fault, None);
+        declared.terms.applied(backend)
     }
 
     #[test]
@@ -215,7 +197,7 @@ mod tests {
     fn a_port_patches_its_service_field_by_field() {
         let wide = declared(json!({"loadBalancing": {"type": "RoundRobin"}, "timeouts": {"connect": "1s"}}));
         let narrow = declared(json!({"timeouts": {"connect": "2s", "idle": "3s"}}));
-        let terms = narrow.terms.unwrap().over(&wide.terms.unwrap());
+        let terms = narrow.terms.over(&wide.terms);
         assert_eq!(terms.balancing, Some(Balancing::RoundRobin));
         assert_eq!((terms.connect, terms.idle), (Some(2 * SECOND), Some(3 * SECOND)));
     }
@@ -247,11 +229,13 @@ mod tests {
             (json!({"timeouts": {"idle": "fast"}}), "timeouts.idle: \"fast\""),
             (json!({"keepAlive": {"vanished": "1s"}}), "keepAlive.vanished is \"1s\": write 4s to 3600s"),
         ] {
-            let fault = declared(fields).terms.unwrap_err();
+            let declared = declared(fields);
+            assert_eq!(declared.terms, Terms::default());
+            let fault = declared.fault.unwrap();
             assert!(fault.message.contains(told), "{}", fault.message);
             assert!(fault.message.ends_with("the policy is without effect"), "{}", fault.message);
         }
-        let both = declared(json!({"protocol": "SPDY", "timeouts": {"idle": "0s"}})).terms.unwrap_err();
+        let both = declared(json!({"protocol": "SPDY", "timeouts": {"idle": "0s"}})).fault.unwrap();
         assert!(both.message.contains("SPDY") && both.message.contains("timeouts.idle"));
     }
 }

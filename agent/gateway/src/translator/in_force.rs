@@ -73,14 +73,20 @@ impl<T> InForce<T> {
     }
 
     /// The targets that an object is, and those that its sections are.
-    pub(super) fn targets_at<'p>(&'p self, object: &'p ObjectKey) -> impl Iterator<Item = &'p Target> {
+    pub(super) fn targets_at<'p>(
+        &'p self,
+        object: &ObjectKey,
+    ) -> impl Iterator<Item = &'p Target> + use<'p, T> {
         let first = Target::whole(object.clone());
-        let targets = self.by_target.range(first..).map(|(target, _)| target);
-        targets.take_while(move |target| target.object == *object)
+        let (object, targets) = (object.clone(), self.by_target.range(first..));
+        targets.map(|(target, _)| target).take_while(move |target| target.object == object)
     }
 
     /// The policies on an object, or on sections of it, in force or not.
-    pub(super) fn policies_on<'p>(&'p self, object: &'p ObjectKey) -> impl Iterator<Item = &'p ObjectName> {
+    pub(super) fn policies_on<'p>(
+        &'p self,
+        object: &ObjectKey,
+    ) -> impl Iterator<Item = &'p ObjectName> + use<'p, T> {
         let targets = self.targets_at(object).filter_map(|target| self.by_target.get(target));
         targets.flatten().map(|(_, policy)| policy)
     }

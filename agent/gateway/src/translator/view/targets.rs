@@ -34,13 +34,30 @@ impl View<'_> {
             let refusal = match self.find(target) {
                 Found::Foreign => return None,
                 Found::Missing(fault) => Some(fault),
-                Found::Ours => superseded(kind, name, policies.on(target)).or_else(|| policy.fault.clone()),
+                Found::Ours => superseded(kind, name, policies.on(target), "the same target")
+                    .or_else(|| policy.fault.clone()),
             };
             Some(TargetVerdict { target, refusal, effect: effect(target) })
         });
         let verdicts: Vec<_> = verdicts.collect();
         let status = targeted_status(policy.generation, &verdicts, &self.settings.controller_name);
         (!verdicts.is_empty()).then_some(Status::Policy(status))
+    }
+
+    /// The reason why a policy of `kind` is without effect on one of its targets.
+    pub(super) fn fault_of_target<T>(
+        self,
+        kind: Kind,
+        name: &ObjectName,
+        policies: &InForce<T>,
+        target: &Target,
+    ) -> Option<Fault> {
+        if let Found::Missing(fault) = self.find(target) {
+            return Some(fault);
+        }
+        let section = target.section.as_deref().map(|section| format!(" port {section}"));
+        let what = format!("{}{}", target.object, section.unwrap_or_default());
+        superseded(kind, name, policies.on(target), &what)
     }
 
     /// Targets that no entry of the status can be about.
@@ -128,11 +145,11 @@ fn find_section(target: &Target, what: &str, names: &[&str]) -> Found {
     missing(format!("targetRefs: {} has no {what} {section}; there are: {there}", target.object))
 }
 
-/// The fault of a policy on a target that an older one is in force for.
-fn superseded(kind: Kind, name: &ObjectName, in_force: Option<&ObjectName>) -> Option<Fault> {
+/// The fault of a policy on a target, `what`, that an older one is in force for.
+fn superseded(kind: Kind, name: &ObjectName, in_force: Option<&ObjectName>, what: &str) -> Option<Fault> {
     let in_force = in_force.filter(|in_force| *in_force != name)?;
     let message = format!(
-        "{kind} {in_force} is in force for the same target (the oldest is, then the first by name); this one is without \
+        "{kind} {in_force} is in force for {what} (the oldest is, then the first by name); this one is without \
          effect on it: merge them, or choose another target"
     );
     Some(Fault::not_accepted(Reason::Conflicted, message))
