@@ -6,8 +6,12 @@ pub(crate) const X_REQUEST_ID: &str = "x-request-id";
 const X_FORWARDED: &[u8] = b"x-forwarded-";
 /// Names, and their beginnings, by which gateways tell backends whose certificate a client has
 /// shown: those of RFC 9440, Envoy's, Traefik's, and those of ingress-nginx and HAProxy.
-const IDENTITIES: [&str; 3] = ["client-cert", "client-cert-chain", "x-forwarded-client-cert"];
-const IDENTITY_PREFIXES: [&str; 3] = ["ssl-client-", "x-ssl-client-", "x-forwarded-tls-client-cert"];
+const CLIENT_CERT: &str = "client-cert";
+const CLIENT_CERT_CHAIN: &str = "client-cert-chain";
+const X_FORWARDED_CLIENT_CERT: &str = "x-forwarded-client-cert";
+const X_FORWARDED_TLS: &[u8] = b"x-forwarded-tls-client-cert";
+const SSL_CLIENT: &[u8] = b"ssl-client-";
+const X_SSL_CLIENT: &[u8] = b"x-ssl-client-";
 
 /// Fields by which trusted proxies describe a request, others by their spelling only:
 /// `X_Forwarded_For` reads as `X-Forwarded-For` where header fields become variables (CGI, WSGI).
@@ -26,27 +30,22 @@ pub(crate) enum Claim {
 /// The kind of claim that a field is; `None` for nearly all fields.
 pub(crate) fn claim(name: &str) -> Option<Claim> {
     let name = name.as_bytes();
-    let first = name.first()?;
-    if !matches!(first, b'x' | b'c' | b's') {
-        return None;
-    }
     let begins = |claim: &[u8]| {
         name.len() >= claim.len() && name.iter().zip(claim).all(|(a, b)| a == b || (*a == b'_' && *b == b'-'))
     };
     let is = |claim: &str| name.len() == claim.len() && begins(claim.as_bytes());
-    if IDENTITIES.iter().any(|identity| is(identity))
-        || IDENTITY_PREFIXES.iter().any(|prefix| begins(prefix.as_bytes()))
-    {
-        return Some(Claim::Identity);
-    }
-    let claim = if is(X_REQUEST_ID) {
-        Claim::RequestId
-    } else if is(X_REAL_IP) || (name.len() > X_FORWARDED.len() && begins(X_FORWARDED)) {
-        Claim::Plain
-    } else {
-        return None;
+    let claim = match name {
+        [b'c', b'l', ..] if is(CLIENT_CERT) || is(CLIENT_CERT_CHAIN) => Claim::Identity,
+        [b's', b's', ..] if begins(SSL_CLIENT) => Claim::Identity,
+        [b'x', _, b'f', ..] if is(X_FORWARDED_CLIENT_CERT) || begins(X_FORWARDED_TLS) => Claim::Identity,
+        [b'x', _, b'f', ..] if name.len() > X_FORWARDED.len() && begins(X_FORWARDED) => Claim::Plain,
+        [b'x', _, b's', ..] if begins(X_SSL_CLIENT) => Claim::Identity,
+        [b'x', _, b'r', ..] if is(X_REQUEST_ID) => Claim::RequestId,
+        [b'x', _, b'r', ..] if is(X_REAL_IP) => Claim::Plain,
+        _ => return None,
     };
-    Some(if name.contains(&b'_') { Claim::Disguised } else { claim })
+    let is_disguised = claim != Claim::Identity && name.contains(&b'_');
+    Some(if is_disguised { Claim::Disguised } else { claim })
 }
 
 /// True for names that are the same, or read the same where header fields become variables.
