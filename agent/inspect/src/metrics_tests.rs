@@ -1,0 +1,197 @@
+use std::sync::Arc;
+
+use portcullis_model::ParentKind;
+
+use super::*;
+
+fn everything() -> Metrics {
+    let gateway = ObjectName::new("infra", "web");
+    let listener = ListenerId {
+        gateway: gateway.clone(),
+        kind: ParentKind::ListenerSet,
+        parent: ObjectName::new("shop", "shop"),
+        name: Arc::from("http"),
+    };
+    Metrics {
+        agent: Agent {
+            version: "1.2.3",
+            datapath: "ebpf",
+            without_programs: Some("capabilities"),
+            panics: 0,
+        },
+        traffic: Traffic {
+            gateways: vec![(
+                gateway,
+                GatewayTraffic {
+                    open: 3,
+                    refused: vec![("connections", 1)],
+                    not_admitted: vec![("address", 12)],
+                },
+            )],
+            listeners: vec![(
+                listener,
+                ListenerTraffic {
+                    tls_connections: 2,
+                    requests: [0, 0, 7, 0, 1, 0],
+                    forwarded: ForwardedTraffic {
+                        begun: 6,
+                        open: 1,
+                        received: 10,
+                        sent: 20,
+                        endings: vec![("closed", 5)],
+                    },
+                    not_admitted: vec![("connections", 11)],
+                },
+            )],
+            budgets: vec![BudgetTraffic {
+                owner: BudgetOwner {
+                    kind: ParentKind::Gateway,
+                    name: ObjectName::new("infra", "web"),
+                    listener: None,
+                },
+                taken: 13,
+                refused: 14,
+                refused_by_kernel: 15,
+            }],
+            own_answers: vec![("no_route", 4)],
+            auth: vec![("denied", 6)],
+            handshake_failures: vec![("timeout", 5)],
+            mirrored: vec![("behind", 8)],
+            chosen: vec![("node", 7)],
+            backends: vec![(
+                BackendName("app/web:80".into()),
+                BackendTraffic {
+                    out: vec![("10.0.0.1:80".parse().unwrap(), "ejected")],
+                    ejections: 3,
+                    checks: vec![("failed", 4)],
+                    open: vec![("requests", 5)],
+                    refused: vec![("connections", 6)],
+                },
+            )],
+            checked_endpoints: 2,
+            ..Traffic::default()
+        },
+        verdicts: vec![("steered", 9)],
+        forwarding: Forwarding { kernel: 2, userspace: vec![("off", 1)], flows: 7 },
+        unguarded: vec![("eth0".into(), "foreign-program")],
+        unread: vec![("eth1".into(), "no-interface")],
+        enforced: vec![("clients", "sk_lookup", 3)],
+        configuration: Configuration {
+            age: Duration::from_secs(12),
+            frontends: 2,
+            ..Configuration::default()
+        },
+        cluster: Some(Cluster::default()),
+    }
+}
+
+#[test]
+fn everything_given_is_shown() {
+    let text = metrics(&everything(), MetricsFormat::Text);
+    let listener = "gateway=\"infra/web\",parent_kind=\"ListenerSet\",parent=\"shop/shop\",listener=\"http\"";
+    let budget = "parent_kind=\"Gateway\",parent=\"infra/web\",listener=\"\"";
+    for line in [
+        "portcullis_agent_info{version=\"1.2.3\",datapath=\"ebpf\"} 1".to_owned(),
+        format!("http_server_requests_total{{{listener},http_response_status_class=\"2xx\"}} 7"),
+        format!("tls_server_connections_total{{{listener}}} 2"),
+        "network_server_connections_open{gateway=\"infra/web\"} 3".to_owned(),
+        format!("l4_server_connections_total{{{listener}}} 6"),
+        format!("l4_server_connections_open{{{listener}}} 1"),
+        format!("l4_server_io_bytes_total{{{listener},network_io_direction=\"transmit\"}} 20"),
+        format!("l4_server_connections_ended_total{{{listener},reason=\"closed\"}} 5"),
+        "network_server_connections_refused_total{gateway=\"infra/web\",reason=\"connections\"} 1".to_owned(),
+        format!("network_server_clients_not_admitted_total{{{listener},reason=\"connections\"}} 11"),
+        "network_server_clients_not_admitted_total{gateway=\"infra/web\",parent_kind=\"\",parent=\"\",\
+         listener=\"\",reason=\"address\"} 12"
+            .to_owned(),
+        format!("network_server_budget_taken_total{{{budget}}} 13"),
+        format!("network_server_budget_refused_total{{{budget},enforced_by=\"kernel\"}} 15"),
+        format!("network_server_budget_refused_total{{{budget},enforced_by=\"userspace\"}} 14"),
+        "http_server_own_answers_total{reason=\"no_route\"} 4".to_owned(),
+        "http_server_external_auth_total{outcome=\"denied\"} 6".to_owned(),
+        "tls_server_handshake_failures_total{error_type=\"timeout\"} 5".to_owned(),
+        "http_client_mirrored_requests_total{outcome=\"behind\"} 8".to_owned(),
+        "portcullis_endpoints_chosen_total{locality=\"node\"} 7".to_owned(),
+        "portcullis_endpoint_out{backend=\"app/web:80\",endpoint=\"10.0.0.1:80\",reason=\"ejected\"} 1"
+            .to_owned(),
+        "portcullis_endpoint_ejections_total{backend=\"app/web:80\"} 3".to_owned(),
+        "portcullis_endpoint_checks_total{backend=\"app/web:80\",outcome=\"failed\"} 4".to_owned(),
+        "portcullis_endpoints_checked 2".to_owned(),
+        "portcullis_backend_in_use{backend=\"app/web:80\",reason=\"requests\"} 5".to_owned(),
+        "portcullis_backend_refused_total{backend=\"app/web:80\",reason=\"connections\"} 6".to_owned(),
+        "portcullis_datapath_verdicts_total{reason=\"steered\"} 9".to_owned(),
+        "portcullis_l4_frontends{mechanism=\"kernel\",reason=\"\"} 2".to_owned(),
+        "portcullis_l4_frontends{mechanism=\"userspace\",reason=\"off\"} 1".to_owned(),
+        "portcullis_interface_unguarded{interface=\"eth0\",reason=\"foreign-program\"} 1".to_owned(),
+        "portcullis_datapath_without_programs{reason=\"capabilities\"} 1".to_owned(),
+        "portcullis_terms_enforced{terms=\"clients\",enforced_by=\"sk_lookup\"} 3".to_owned(),
+        "portcullis_forwarded_flows 7".to_owned(),
+        "portcullis_config_age_seconds 12".to_owned(),
+        "portcullis_frontends 2".to_owned(),
+    ] {
+        assert!(text.lines().any(|it| it == line), "no {line} in {text}");
+    }
+    assert!(!text.contains("1xx") && !text.contains("status_class=\"3xx\""), "{text}");
+}
+
+#[test]
+fn the_page_lists_all_metrics_and_no_others() {
+    let page = include_str!("../../../docs/metrics.md");
+    let listed = page.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`'));
+    let listed: BTreeSet<_> = listed.map(|(name, _)| name.to_owned()).collect();
+    let text = metrics(&everything(), MetricsFormat::Text);
+    let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
+    assert_eq!(listed, types.map(|(name, _)| name.to_owned()).collect());
+}
+
+#[test]
+fn counters_have_their_type_in_both_formats() {
+    let describes = |text: &str, name: &str| {
+        assert!(text.contains(&format!("# HELP {name} ")), "{text}");
+        text.contains(&format!("# TYPE {name} counter\n"))
+    };
+    let open = metrics(&everything(), MetricsFormat::OpenMetrics);
+    assert!(open.ends_with("# EOF\n") && describes(&open, "http_server_requests"), "{open}");
+    let text = metrics(&everything(), MetricsFormat::Text);
+    assert!(!text.contains("# EOF") && describes(&text, "http_server_requests_total"), "{text}");
+    assert!(!text.contains("# UNIT") && describes(&text, "portcullis_config_apply_time_seconds_total"));
+    // A set: a family prints its label sets in no particular order.
+    let samples = |text: &str| -> BTreeSet<_> {
+        text.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect()
+    };
+    assert_eq!(samples(&open), samples(&text));
+}
+
+#[test]
+fn a_scrape_gets_the_format_it_wants() {
+    use MetricsFormat::{OpenMetrics, Text};
+    // Prometheus 2.5 and later.
+    let prometheus = "application/openmetrics-text;version=1.0.0;q=0.5,\
+                      application/openmetrics-text;version=0.0.1;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2";
+    for (accept, format) in [
+        (prometheus, OpenMetrics),
+        ("application/openmetrics-text", OpenMetrics),
+        ("Application/OpenMetrics-Text; version=1.0.0, text/plain", OpenMetrics),
+        ("text/plain, application/openmetrics-text; q=0.9", Text),
+        ("application/openmetrics-text;q=0", Text),
+        ("application/openmetrics-text;q=nonsense", Text),
+        ("*/*", Text),
+        ("", Text),
+    ] {
+        assert_eq!(MetricsFormat::accepted(accept), format, "{accept}");
+    }
+}
+
+#[test]
+fn a_mesh_of_another_controller_is_counted() {
+    let scraped = |mesh_unclaimed| {
+        metrics(
+            &Metrics { cluster: Some(Cluster { mesh_unclaimed, ..Cluster::default() }), ..everything() },
+            MetricsFormat::Text,
+        )
+    };
+    assert!(scraped(false).contains("\nportcullis_mesh_unclaimed 0\n"), "{}", scraped(false));
+    assert!(scraped(true).contains("\nportcullis_mesh_unclaimed 1\n"), "{}", scraped(true));
+    let alone = metrics(&Metrics { cluster: None, ..everything() }, MetricsFormat::Text);
+    assert!(!alone.contains("portcullis_leader"), "{alone}");
+}
