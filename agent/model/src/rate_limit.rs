@@ -51,11 +51,11 @@ impl Period {
 impl fmt::Display for RateLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let period = match self.period {
-            Period::Second => "second",
-            Period::Minute => "minute",
-            Period::Hour => "hour",
+            Period::Second => "a second",
+            Period::Minute => "a minute",
+            Period::Hour => "an hour",
         };
-        write!(f, "{} requests a {period}, {} at once", self.requests, self.burst)?;
+        write!(f, "{} requests {period}, {} at once", self.requests, self.burst)?;
         match &self.key {
             RateKey::All => Ok(()),
             RateKey::ClientAddress => f.write_str(", by client address"),

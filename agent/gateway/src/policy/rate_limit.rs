@@ -78,7 +78,7 @@ mod tests {
             (json!({"requests": 5, "per": "Minute"}), "5 requests a minute, 5 at once"),
             (
                 json!({"requests": 5, "per": "Hour", "burst": 9, "key": {"type": "ClientAddress"}}),
-                "5 requests a hour, 9 at once, by client address",
+                "5 requests an hour, 9 at once, by client address",
             ),
             (
                 json!({"requests": 1, "per": "Second", "key": {"type": "Header", "header": "X-Key"}}),

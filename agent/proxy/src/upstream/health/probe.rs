@@ -64,7 +64,7 @@ impl Prober {
     }
 
     /// # Errors
-    /// What is wrong with the endpoint, in words.
+    /// The endpoint's fault, in words.
     pub(super) async fn probe(&self, address: SocketAddr) -> Result<(), String> {
         let dialing = async { Dial::begin(address)?.finish().await };
         let socket = dialing.await.map_err(|error| format!("it cannot be connected to: {error}"))?;
