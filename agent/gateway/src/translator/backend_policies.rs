@@ -1,5 +1,5 @@
-//! Stage: the way in which Services are spoken to, by BackendPolicies. One on a port goes before those
-//! on its Service, each field for itself.
+//! Stage: the way in which Services are spoken to, by BackendPolicies. One on a port goes before
+//! those on its Service, each field for itself.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
