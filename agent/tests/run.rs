@@ -407,6 +407,35 @@ fn the_example_of_listener_policies_keeps_strangers_from_the_admin_page() {
     assert!(agent.command(&["status", "ListenerPolicy"]).contains("infra/office-only"));
 }
 
+/// Of ingress-nginx's `rewrite-target: /$2`, and of a page that is closed.
+#[test]
+fn the_example_of_route_filters_rewrites_and_answers() {
+    let example = include_str!("../../examples/route-filter/route-filter.yaml");
+    let port = support::backend("app").to_string();
+    let example = example.replace("value: 127.0.0.1", "value: ADDRESS").replace("9000", &port);
+    let agent = Agent::start(&[("example.yaml", &example)]);
+    let get = |path| agent.http("shop.example.com", path).expect("an answer");
+    assert_eq!(get("/something").body, "app");
+    let sent = get("/something/a/../head").body;
+    assert!(sent.starts_with("GET /head HTTP/1.1\r\n"), "{sent}");
+    assert!(sent.contains("x-asked-by: 127.0.0.1 for shop.example.com/something/head\r\n"), "{sent}");
+    let closed = get("/something/checkout/1");
+    assert_eq!((closed.status, &*closed.body), (503, "The checkout opens again at ten.\n"));
+    let explained = agent.command(&["explain", "http://shop.example.com:8080/something/x"]);
+    assert!(explained.contains(r#""substitution":"/$2""#), "{explained}");
+    let explained = agent.command(&["explain", "http://shop.example.com:8080/something/checkout"]);
+    assert!(explained.contains("503 with 33 bytes of text/plain"), "{explained}");
+    assert!(agent.command(&["routes"]).contains("503 with 33 bytes"));
+    assert!(agent.command(&["status", "RouteFilter"]).contains("shop/rewrite-target"));
+    assert!(agent.command(&["dump"]).contains("opens again"));
+    let broken =
+        example.replace(r#"pathRewrite: {pattern: "/something("#, r#"pathRewrite: {pattern: "(/something("#);
+    agent.edit("example.yaml", &broken);
+    eventually("a bad expression is never skipped", || get("/something/head").status == 500);
+    let told = agent.command(&["status", "RouteFilter", "rewrite-target"]);
+    assert!(told.contains("Accepted=False/UnsupportedValue") && told.contains("unclosed group"), "{told}");
+}
+
 /// Of each listener, of those that a policy is about, and of the one that takes a request.
 #[test]
 fn the_part_of_the_node_that_serves_a_listener_is_told_with_the_reason() {

@@ -29,6 +29,7 @@ use crate::types::httproutes::HttpRoute;
 use crate::types::listenerpolicies::ListenerPolicy;
 use crate::types::listenersets::ListenerSet;
 use crate::types::referencegrants::ReferenceGrant;
+use crate::types::routefilters::RouteFilter;
 use crate::types::tcproutes::TcpRoute;
 use crate::types::tlsroutes::TlsRoute;
 use crate::types::trafficpolicies::TrafficPolicy;
@@ -283,6 +284,9 @@ kinds! { $
     BackendPolicy(BackendPolicy) in backend_policies:
         "BackendPolicy" "backendpolicies" of OWN_GROUP ["v1alpha1"],
         Namespaced, Policy, read Whole by All, status Written, kept Disk;
+    RouteFilter(RouteFilter) in route_filters:
+        "RouteFilter" "routefilters" of OWN_GROUP ["v1alpha1"],
+        Namespaced, Other, read Whole by All, status Written, kept Disk;
     ReferenceGrant(ReferenceGrant) in reference_grants:
         "ReferenceGrant" "referencegrants" of GATEWAY_GROUP ["v1", "v1beta1", "v1alpha2"],
         Namespaced, Other, read Whole by All, status Ignored, kept Disk;

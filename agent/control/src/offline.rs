@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use portcullis_api::{Change, Object, Objects};
-use portcullis_gateway::delegate::Names;
+use portcullis_gateway::delegate::{Names, copied_filters};
 use portcullis_gateway::infra::{self, AssignedAddresses};
 use portcullis_gateway::{Feedback, Grants, Outcome, Settings, Status, Translator};
 use portcullis_model::ObjectName;
@@ -131,6 +131,7 @@ impl Translated {
         for family in &families {
             printed.extend(family.objects(&mut names, grants));
         }
+        printed.extend(copied_filters(&mut names, &objects));
         for family in &families {
             printed.extend(family.grants(&mut names, grants));
         }

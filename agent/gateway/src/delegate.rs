@@ -34,7 +34,7 @@ use crate::selector::NamespaceRule;
 pub use bind::bind;
 pub use limits::{MOST_CHILDREN_OF_A_RULE, MOST_COMBINATIONS, MOST_COMBINATIONS_IN_VAIN};
 pub use names::Names;
-pub use print::SOURCES_ANNOTATION;
+pub use print::{SOURCES_ANNOTATION, copied_filters};
 pub use report::{Grandparent, foreign_parent_conditions, missing_parent_conditions};
 
 use assemble::Item;

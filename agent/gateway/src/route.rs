@@ -6,6 +6,7 @@
 
 mod backend;
 mod draft;
+mod extension;
 pub(crate) mod external_auth;
 mod filter;
 mod grpc;
@@ -39,13 +40,16 @@ use crate::default_scope::DefaultScope;
 
 pub use crate::duration::{DurationError, parse_duration};
 pub use backend::{BackendUse, ProtocolSource, backend};
-pub use filter::{ParsedMirror, RuleFilters};
+pub use extension::Extension;
+pub use filter::{ExtensionRef, ParsedMirror, RuleFilters};
 pub use kind::parse;
 pub use reference::{ChildReference, Delegation, ParsedBackendRef};
 pub use resolve::{ResolvedRoute, ResolvedRule, Resolver, resolve};
 pub use table::table_entries;
 
 pub(crate) use draft::{Draft, DraftMatch, Inherited};
+pub(crate) use extension::{CompiledFilter, compile};
+pub(crate) use filter::{carried_extension, carried_from};
 pub(crate) use kind::{carried_by, drafts, failure, is_about_streams, parse_draft, print_draft};
 pub(crate) use pattern::compiling_once;
 pub(crate) use resolve::{ResolvedFilters, not_permitted, resolve_filters};

@@ -8,11 +8,13 @@ mod listener;
 mod listener_set;
 mod policy;
 mod route;
+mod route_filter;
 pub(crate) mod summary;
 mod targeted;
 
 use portcullis_api::types::gateways::GatewayStatus;
 use portcullis_api::types::listenersets::ListenerSetStatus;
+use portcullis_api::types::routefilters::RouteFilterStatus;
 use portcullis_api::types::shared::{ClassStatus, PolicyStatus, RouteStatus};
 use serde_json::Value;
 
@@ -27,6 +29,7 @@ pub(crate) use listener::{ListenerView, Names, Overlap};
 pub(crate) use listener_set::{SetView, set_status};
 pub(crate) use policy::{PolicyVerdict, policy_status};
 pub(crate) use route::{ParentVerdict, route_status};
+pub(crate) use route_filter::route_filter_status;
 pub(crate) use targeted::{Effect, TargetVerdict, targeted_status};
 
 #[derive(Clone, Debug, PartialEq)]
@@ -38,6 +41,7 @@ pub enum Status {
     Route(RouteStatus),
     /// Only the `ancestors` that are ours.
     Policy(PolicyStatus),
+    RouteFilter(RouteFilterStatus),
 }
 
 // === impl Status ===
@@ -51,6 +55,7 @@ impl Status {
             Self::ListenerSet(status) => serde_json::to_value(status),
             Self::Route(status) => serde_json::to_value(status),
             Self::Policy(status) => serde_json::to_value(status),
+            Self::RouteFilter(status) => serde_json::to_value(status),
         };
         // Generated types have string keys only, which always serialise.
         json.unwrap_or_default()
@@ -62,21 +67,30 @@ impl Status {
         let own = match self {
             Self::GatewayClass(ClassStatus { conditions, .. })
             | Self::Gateway(GatewayStatus { conditions, .. })
-            | Self::ListenerSet(ListenerSetStatus { conditions, .. }) => conditions.as_deref(),
+            | Self::ListenerSet(ListenerSetStatus { conditions, .. })
+            | Self::RouteFilter(RouteFilterStatus { conditions }) => conditions.as_deref(),
             Self::Route(_) | Self::Policy(_) => None,
         };
         let listeners = match self {
             Self::Gateway(GatewayStatus { listeners, .. })
             | Self::ListenerSet(ListenerSetStatus { listeners, .. }) => listeners.as_deref(),
-            Self::GatewayClass(_) | Self::Route(_) | Self::Policy(_) => None,
+            Self::GatewayClass(_) | Self::Route(_) | Self::Policy(_) | Self::RouteFilter(_) => None,
         };
         let parents = match self {
             Self::Route(status) => status.parents.as_slice(),
-            Self::GatewayClass(_) | Self::Gateway(_) | Self::ListenerSet(_) | Self::Policy(_) => &[],
+            Self::GatewayClass(_)
+            | Self::Gateway(_)
+            | Self::ListenerSet(_)
+            | Self::Policy(_)
+            | Self::RouteFilter(_) => &[],
         };
         let ancestors = match self {
             Self::Policy(status) => status.ancestors.as_slice(),
-            Self::GatewayClass(_) | Self::Gateway(_) | Self::ListenerSet(_) | Self::Route(_) => &[],
+            Self::GatewayClass(_)
+            | Self::Gateway(_)
+            | Self::ListenerSet(_)
+            | Self::Route(_)
+            | Self::RouteFilter(_) => &[],
         };
         let grandparents = parents.iter().flat_map(|parent| parent.grandparents.iter().flatten());
         let own = own.into_iter().flatten();

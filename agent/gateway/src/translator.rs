@@ -28,6 +28,7 @@ mod policies;
 mod ports;
 mod published;
 mod relation;
+mod route_filters;
 mod routes;
 mod shared_names;
 mod snapshot;
@@ -66,6 +67,7 @@ use owners::Owners;
 use parsed::ParsedRoutes;
 use policies::Policies;
 use ports::Ports;
+use route_filters::RouteFilters;
 use routes::{ChangedRoutes, Routes};
 use shared_names::SharedNames;
 use snapshot::NextSnapshot;
@@ -132,6 +134,7 @@ struct Stages {
     backend_policies: BackendPolicies,
     filters: ListenerFilters,
     defaults: DefaultGateways,
+    route_filters: RouteFilters,
     parsed: ParsedRoutes,
     routes: Routes,
     conflicts: KindConflicts,
@@ -172,6 +175,7 @@ impl Translator {
             backend_policies,
             filters,
             defaults,
+            route_filters,
             parsed,
             routes,
             conflicts,
@@ -207,12 +211,14 @@ impl Translator {
         // with other kinds.
         let targeted = policies.update(&changed, objects, observations);
         let respoken = backend_policies.update(&changed, objects);
-        let parents = Parents { listeners, hierarchy, gateways, objects, traffic, policies };
+        let recompiled = route_filters.update(&changed, objects);
+        let parents = Parents { listeners, hierarchy, gateways, objects, traffic, policies, route_filters };
         let refiltered = filters.update(&changed, &judged, &targeted, parents);
         let mut affected = routes.affected(rewritten, &changed, &judged, &attached, parsed, parents);
         affected.extend(routes.of_parents(&merged.claims).cloned());
         affected.extend(routes.targeted(&targeted));
         affected.extend(routes.retargeted(&protected.routes));
+        affected.extend(routes.filtered(&recompiled));
         let redefaulted = defaults.update(&judged, listeners, objects);
         if !redefaulted.gateways.is_empty() {
             affected.extend(parsed.defaulted().cloned());
@@ -283,6 +289,7 @@ impl Translator {
             targeted: &targeted,
             respoken: &respoken,
             referred: &services_of_routes,
+            route_filters: &recompiled,
             services: &refused,
             parents: &parents,
             conflicts: &turned,
@@ -375,6 +382,7 @@ impl Stages {
             backend_policies,
             filters,
             defaults,
+            route_filters,
             parsed,
             routes,
             conflicts,
@@ -397,6 +405,7 @@ impl Stages {
             backend_policies,
             filters,
             defaults,
+            route_filters,
             parsed,
             routes,
             conflicts,

@@ -288,6 +288,7 @@ fn dump_rule(rule: &Rule) -> Map<String, Value> {
     let (name, action) = match &rule.action {
         Action::Forward(split) => ("forward", split.backends().iter().map(dump_http_backend).collect()),
         Action::Redirect(redirect) => ("redirect", json!(redirect)),
+        Action::Respond(response) => ("respond", json!(response)),
         Action::Fail(failure) => ("fail", json!(failure.to_string())),
     };
     value.insert(name.to_owned(), action);
@@ -323,6 +324,7 @@ fn dump_retry(retry: &Retry) -> Value {
 fn dump_http_backend(backend: &WeightedBackend) -> Map<String, Value> {
     let target = match &backend.target {
         BackendTarget::Known(name) => ("backend", json!(name)),
+        BackendTarget::Respond(response) => ("respond", json!(response)),
         BackendTarget::Invalid(failure) => ("invalid", json!(failure.to_string())),
     };
     let mut value = object([target, ("weight", json!(backend.weight))]);
@@ -359,7 +361,7 @@ fn without_requests(snapshot: &Snapshot) -> HashSet<&BackendName> {
             requested.extend(entry.rule.filters.iter().chain(of_backends).filter_map(Filter::mirror));
             requested.extend(split.backends().iter().filter_map(|backend| match &backend.target {
                 BackendTarget::Known(name) => Some(name),
-                BackendTarget::Invalid(_) => None,
+                BackendTarget::Respond(_) | BackendTarget::Invalid(_) => None,
             }));
         }
     }

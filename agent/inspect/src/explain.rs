@@ -293,6 +293,7 @@ impl Answer<'_> {
         for backend in split.backends() {
             let target = match &backend.target {
                 BackendTarget::Known(name) => format!("{name} → {}", self.endpoints(name.as_str(), "503")),
+                BackendTarget::Respond(response) => text::response_text(response),
                 BackendTarget::Invalid(failure) => failure.to_string(),
             };
             self.line("backend", &format!("{} of {total}: {target}", backend.weight));

@@ -1,9 +1,9 @@
 //! Matches and actions of rules, and terms of listeners, in a line of text.
 
 use portcullis_model::{
-    Action, AddressRange, BackendTarget, Budget, ClientList, ClientRules, L4Action, L4Rule, L4Target, Level,
-    OtherPeers, PolicyState, Protection, ProxyProtocol, Retry, RouteMatch, Rule, SessionCarrier,
-    SessionPersistence, Split, TrafficPolicy, ValueMatch, Weighted,
+    Action, AddressRange, BackendTarget, Budget, ClientList, ClientRules, DirectResponse, L4Action, L4Rule,
+    L4Target, Level, OtherPeers, PolicyState, Protection, ProxyProtocol, Retry, RouteMatch, Rule,
+    SessionCarrier, SessionPersistence, Split, TrafficPolicy, ValueMatch, Weighted,
 };
 
 /// `GET PathPrefix /a, header x=1, query q~^a$`
@@ -29,10 +29,12 @@ pub(crate) fn value_text(value: &ValueMatch) -> String {
 /// `shop/cart:80 (90 of 100), …`
 pub(crate) fn action_text(rule: &Rule) -> String {
     match &rule.action {
+        Action::Respond(response) => response_text(response),
         Action::Redirect(redirect) => format!("redirect {}", redirect.status.as_str()),
         Action::Fail(failure) => failure.to_string(),
         Action::Forward(split) => shares(split, |backend| match &backend.target {
             BackendTarget::Known(name) => name.to_string(),
+            BackendTarget::Respond(response) => response_text(response),
             BackendTarget::Invalid(failure) => failure.to_string(),
         }),
     }
@@ -48,7 +50,7 @@ pub(crate) fn session_text(session: &SessionPersistence) -> String {
     let limit = session.absolute_timeout.map(|limit| format!(", for {limit:?}")).unwrap_or_default();
     let drained = session.drained.iter().filter_map(|backend| match &backend.target {
         BackendTarget::Known(name) => Some(format!("; {name} has weight 0 and keeps its sessions")),
-        BackendTarget::Invalid(_) => None,
+        BackendTarget::Respond(_) | BackendTarget::Invalid(_) => None,
     });
     format!("by {carrier}{limit}: to the endpoint that answered first{}", drained.collect::<String>())
 }
@@ -61,6 +63,15 @@ pub(crate) fn retry_text(retry: &Retry) -> String {
             "up to {attempts} more attempts, after {:?} at least, for {codes}a connection that fails",
             retry.backoff
         ),
+    }
+}
+
+/// `503 with 12 bytes of text/plain`
+pub(crate) fn response_text(response: &DirectResponse) -> String {
+    let status = response.status.as_str();
+    match response.content_type.as_ref().map(|value| String::from_utf8_lossy(value.as_bytes())) {
+        Some(content_type) => format!("{status} with {} bytes of {content_type}", response.body.len()),
+        None => format!("{status} with {} bytes", response.body.len()),
     }
 }
 

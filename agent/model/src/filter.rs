@@ -2,11 +2,12 @@
 //! plane applies them as they are.
 
 use std::fmt;
+use std::sync::Arc;
 
 use http::{HeaderName, HeaderValue, StatusCode};
 use serde::{Serialize, Serializer};
 
-use crate::{BackendName, Cors, ExternalAuth, Scheme};
+use crate::{BackendName, Cors, ExternalAuth, HeaderTemplates, PathSubstitution, Scheme};
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum Filter {
@@ -18,6 +19,10 @@ pub enum Filter {
     Mirror(Mirror),
     /// Boxed for the same reason.
     ExternalAuth(Box<ExternalAuth>),
+    /// Follows all rewrites.
+    Substitution(Arc<PathSubstitution>),
+    RequestTemplates(Arc<HeaderTemplates>),
+    ResponseTemplates(Arc<HeaderTemplates>),
 }
 
 /// Applied in the order remove, set, add.
@@ -86,7 +91,10 @@ impl Filter {
             | Self::ResponseHeaders(_)
             | Self::Rewrite(_)
             | Self::Mirror(_)
-            | Self::ExternalAuth(_) => None,
+            | Self::ExternalAuth(_)
+            | Self::Substitution(_)
+            | Self::RequestTemplates(_)
+            | Self::ResponseTemplates(_) => None,
         }
     }
 
@@ -98,7 +106,10 @@ impl Filter {
             | Self::ResponseHeaders(_)
             | Self::Rewrite(_)
             | Self::Cors(_)
-            | Self::ExternalAuth(_) => None,
+            | Self::ExternalAuth(_)
+            | Self::Substitution(_)
+            | Self::RequestTemplates(_)
+            | Self::ResponseTemplates(_) => None,
         }
     }
 }
@@ -160,7 +171,7 @@ fn names<S: Serializer>(names: &[HeaderName], serializer: S) -> Result<S::Ok, S:
     serializer.collect_seq(names.iter().map(HeaderName::as_str))
 }
 
-fn value<S: Serializer>(value: &Option<HeaderValue>, serializer: S) -> Result<S::Ok, S::Error> {
+pub(crate) fn value<S: Serializer>(value: &Option<HeaderValue>, serializer: S) -> Result<S::Ok, S::Error> {
     value.as_ref().map(text).serialize(serializer)
 }
 

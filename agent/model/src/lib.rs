@@ -31,6 +31,7 @@ mod rate_limit;
 mod request;
 mod resilience;
 mod route;
+mod route_filter;
 mod scheme;
 mod select;
 mod session;
@@ -72,6 +73,10 @@ pub use resilience::{
 pub use route::{
     Action, BackendTarget, Failure, PathMatch, Retry, RouteMatch, Rule, RuleId, SessionPersistence,
     SlowClients, Split, Timeouts, ValueMatch, Weighted, WeightedBackend,
+};
+pub use route_filter::{
+    DirectResponse, HeaderTemplates, PathPart, PathSubstitution, Substituted, Template, TemplatePart,
+    Variable,
 };
 pub use scheme::Scheme;
 pub use select::Selected;

@@ -9,7 +9,9 @@ use http::{HeaderName, Method, StatusCode};
 use regex::Regex;
 use regex::bytes::Regex as BytesRegex;
 
-use crate::{BackendName, Filter, ObjectName, Redirect, RequestHead, SessionCarrier, TrafficPolicy};
+use crate::{
+    BackendName, DirectResponse, Filter, ObjectName, Redirect, RequestHead, SessionCarrier, TrafficPolicy,
+};
 
 /// One alternative of a rule's `matches`; all parts must hold.
 #[derive(Clone, Debug)]
@@ -87,6 +89,8 @@ pub enum Action {
     Forward(Split<WeightedBackend>),
     /// Boxed: few rules redirect, and there are tens of thousands of rules.
     Redirect(Box<Redirect>),
+    /// The response of a RouteFilter.
+    Respond(Arc<DirectResponse>),
     /// The rule is valid enough to own its traffic, but cannot serve it.
     Fail(Failure),
 }
@@ -121,6 +125,8 @@ pub struct WeightedBackend {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BackendTarget {
     Known(BackendName),
+    /// Its share of requests gets the response of a RouteFilter.
+    Respond(Arc<DirectResponse>),
     /// An invalid reference takes its share of requests and answers for it (HTTPRoute: 500).
     Invalid(Failure),
 }

@@ -25,5 +25,6 @@ pub(crate) mod request_id;
 pub(crate) mod router;
 pub(crate) mod service;
 pub(crate) mod session;
+pub(crate) mod templates;
 pub(crate) mod upgrade;
 pub(crate) mod websocket;

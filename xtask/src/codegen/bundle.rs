@@ -37,6 +37,7 @@ const OWN: &[&str] = &[
     "deploy/helm/portcullis/files/backendpolicy.yaml",
     "deploy/helm/portcullis/files/gatewayparameters.yaml",
     "deploy/helm/portcullis/files/listenerpolicy.yaml",
+    "deploy/helm/portcullis/files/routefilter.yaml",
     "deploy/helm/portcullis/files/trafficpolicy.yaml",
 ];
 

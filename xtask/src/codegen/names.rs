@@ -63,6 +63,7 @@ const NAMES: &[(&str, &str)] = &[
     ("HttpRouteRulesMatchesPath", "HttpPathMatch"),
     ("HttpRouteRulesRetry", "HttpRouteRetry"),
     ("HttpRouteRulesTimeouts", "HttpRouteTimeouts"),
+    ("RouteFilterRequestHeaders", "HeaderTemplates"),
     ("TcpRouteRules", "StreamRouteRule"),
     ("TcpRouteRulesBackendRefs", "WeightedBackendReference"),
     ("TcpRouteStatus", "RouteStatus"),

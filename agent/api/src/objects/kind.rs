@@ -232,7 +232,8 @@ mod tests {
                 "BackendTLSPolicy",
                 "ListenerPolicy",
                 "TrafficPolicy",
-                "BackendPolicy"
+                "BackendPolicy",
+                "RouteFilter"
             ]
         );
     }

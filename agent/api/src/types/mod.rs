@@ -12,6 +12,7 @@ pub mod httproutes;
 pub mod listenerpolicies;
 pub mod listenersets;
 pub mod referencegrants;
+pub mod routefilters;
 pub mod shared;
 pub mod tcproutes;
 pub mod tlsroutes;

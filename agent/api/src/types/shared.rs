@@ -157,6 +157,14 @@ pub struct HeaderModifier {
 }
 
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
+pub struct HeaderTemplates {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub add: Option<Vec<HeaderValue>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub set: Option<Vec<HeaderValue>>,
+}
+
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 pub struct HeaderValue {
     pub name: String,
     pub value: String,

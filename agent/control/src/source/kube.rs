@@ -231,6 +231,7 @@ impl KubeSource {
             (Kind::TrafficPolicy, _) => "no request passes, because one may be about any",
             (Kind::BackendPolicy, _) => "Services are spoken to as if there were none",
             (_, Role::Policy) => "requests for Services that one may be about are answered with an error",
+            (Kind::RouteFilter, _) => "requests of rules that refer to one are answered with an error",
             (Kind::Namespace, _) => "selectors select namespaces by their names only",
             (Kind::Node, _) => {
                 "no endpoint is used, because any may be a node's, but in namespaces of --endpoint-namespaces"

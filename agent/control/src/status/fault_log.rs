@@ -190,6 +190,7 @@ fn faults(status: &Status) -> Vec<String> {
         Status::ListenerSet(status) => (&status.conditions, &status.listeners, &[][..]),
         Status::Route(status) => (&None, &None, &status.parents[..]),
         Status::Policy(status) => return for_ancestors(status),
+        Status::RouteFilter(status) => (&status.conditions, &None, &[][..]),
     };
     let own = ConditionSummary::of(own.as_deref().unwrap_or_default());
     let of_listeners = listeners.iter().flatten().filter_map(|listener| {

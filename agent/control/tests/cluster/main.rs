@@ -34,6 +34,7 @@ mod policies;
 mod provisioned;
 mod reaching;
 mod rivals;
+mod route_filters;
 mod sources;
 mod statuses;
 mod tenants;

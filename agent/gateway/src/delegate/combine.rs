@@ -2,12 +2,12 @@
 //! (logical AND) to each equivalent object(s) in the child route" (GEP-1058). Either the result
 //! means exactly "both", or there is a [`CombineError`].
 
+use portcullis_api::Kind;
 use portcullis_api::types::grpcroutes::GrpcMethodMatch;
 use portcullis_api::types::httproutes::{HttpBackendReference, HttpPathMatch, HttpRouteTimeouts};
 use portcullis_api::types::shared::{HeaderModifier, HeaderValue, HttpRouteFilter, NamedMatch};
 
-use crate::route::{Draft, DraftMatch, Inherited};
-use crate::route::{parse_duration, pattern};
+use crate::route::{Draft, DraftMatch, Inherited, carried_extension, parse_duration, pattern};
 
 /// Two elements that cannot be combined, each in the words of its owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -428,7 +428,11 @@ fn add_action(edit: &mut HeaderModifier, header: &HeaderValue, list: &str) {
 fn carried(filter: &HttpRouteFilter, foreign: Option<&str>) -> Result<HttpRouteFilter, CombineError> {
     let mut filter = filter.clone();
     let Some(namespace) = foreign else { return Ok(filter) };
-    if let Some(extension) = &filter.extension_ref {
+    if let Some(extension) = &mut filter.extension_ref {
+        if Kind::of(&extension.group, &extension.kind) == Some(Kind::RouteFilter) {
+            extension.name = carried_extension(namespace, &extension.name);
+            return Ok(filter);
+        }
         let why = "an extensionRef is local to its namespace and cannot be carried into the parent's";
         let named = format!("{} {}", extension.kind, extension.name);
         return Err(undefined("filters", why, "a rule of another namespace".to_owned(), named));

@@ -163,6 +163,12 @@ fn references_of_another_namespace_are_qualified_and_extensions_stay_home() {
     };
     assert_eq!(namespaces(Some("shop")), [Some("shop".to_owned()), Some("y".to_owned())]);
     assert_eq!(namespaces(None), [None, Some("y".to_owned())]);
+    let own = draft(json!({"filters": [{"type": "ExtensionRef",
+        "extensionRef": {"group": "portcullis.dev", "kind": "RouteFilter", "name": "n"}}]}));
+    let named = |foreign| {
+        rest(&parent, &own, &[], foreign).unwrap().filters[0].extension_ref.as_ref().unwrap().name.clone()
+    };
+    assert_eq!((named(None), named(Some("shop"))), ("n".to_owned(), "shop/n".to_owned()));
     let extension = draft(json!({"filters": [
         {"type": "ExtensionRef", "extensionRef": {"group": "g", "kind": "K", "name": "n"}}]}));
     assert!(

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::policy::backend_tls::TlsPolicy;
-use crate::route::{Resolver, parse, resolve, table_entries};
+use crate::route::{Extension, Resolver, compile, parse, resolve, table_entries};
 use crate::{ConditionType, Fault, Grants, Reason};
 
 /// Every Service exists, and is referred to across namespaces as the objects allow; children are as
@@ -22,6 +22,7 @@ pub(super) struct World {
     children: Granting,
     pub(super) objects: Objects,
     service: Service,
+    filters: BTreeMap<ObjectName, Result<Extension, Fault>>,
 }
 
 /// The children of other namespaces that ReferenceGrants allow to list.
@@ -35,7 +36,35 @@ impl World {
     pub(super) fn new(children: Granting) -> Self {
         let service = json!({"metadata": {"name": "any"}, "spec": {"ports": [{"port": 80}]}});
         let service = serde_json::from_value(service).unwrap();
-        Self { children, objects: Objects::default(), service }
+        let mut world = Self { children, objects: Objects::default(), service, filters: BTreeMap::new() };
+        for namespace in ["gw", "shop", "third"] {
+            let header = json!({"set": [{"name": "x-of", "value": namespace}]});
+            let path = json!({"pattern": "/(.*)", "substitution": format!("/{namespace}/$1")});
+            for (name, spec) in [
+                ("headers", json!({"type": "RequestHeaders", "requestHeaders": header})),
+                ("path", json!({"type": "PathRewrite", "pathRewrite": path})),
+                (
+                    "response",
+                    json!({"type": "DirectResponse", "directResponse": {"statusCode": 299, "body": namespace}}),
+                ),
+                (
+                    "broken",
+                    json!({"type": "PathRewrite", "pathRewrite": {"pattern": "(", "substitution": "/"}}),
+                ),
+            ] {
+                let filter = json!({"apiVersion": "portcullis.dev/v1alpha1", "kind": "RouteFilter",
+                    "metadata": {"namespace": namespace, "name": name}, "spec": spec});
+                world.apply(Object::from_json(filter).unwrap().unwrap());
+            }
+        }
+        world
+    }
+
+    pub(super) fn apply(&mut self, object: Object) {
+        if let Object::RouteFilter(filter) = &object {
+            self.filters.insert(object.key().name, compile(filter).map(|it| it.extension));
+        }
+        self.objects.apply(Change::Set(object));
     }
 
     /// HTTPRoutes of a namespace may refer to all Services of another.
@@ -68,6 +97,9 @@ impl Resolver for World {
     }
     fn tls_policy(&self, _: &ObjectName, _: Option<&str>) -> TlsPolicy<'_> {
         TlsPolicy::None
+    }
+    fn route_filter(&self, name: &ObjectName) -> Option<&Result<Extension, Fault>> {
+        self.filters.get(name)
     }
 }
 
@@ -154,8 +186,10 @@ pub(super) fn answer(table: &RouteTable, request: &Get<'_>) -> String {
     match &found.rule.action {
         Action::Fail(failure) => failure.status.as_str().to_owned(),
         Action::Redirect(redirect) => format!("redirect {}", redirect.status.as_str()),
+        Action::Respond(response) => format!("response {}", response.status.as_str()),
         Action::Forward(split) => match &split.backends()[0].target {
             BackendTarget::Known(name) => name.to_string(),
+            BackendTarget::Respond(response) => format!("response {}", response.status.as_str()),
             BackendTarget::Invalid(failure) => failure.status.as_str().to_owned(),
         },
     }

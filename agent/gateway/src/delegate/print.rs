@@ -1,13 +1,14 @@
 //! The ephemeral route as objects to apply: HTTPRoutes (GRPCRoutes), and the ReferenceGrants that
-//! they need. A printed rule stands in the parent's namespace, where other rights hold than in its
-//! child's: what the child may refer to is granted, and what it may not leads nowhere.
+//! they need, and the RouteFilters of children. A printed rule stands in the parent's namespace,
+//! where other rights hold than in its child's: what the child may refer to is granted, and what it
+//! may not leads nowhere.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
 use portcullis_api::types::shared::HttpRouteFilter;
-use portcullis_api::{GATEWAY_GROUP, Kind, ObjectKey};
+use portcullis_api::{GATEWAY_GROUP, Kind, ObjectKey, Objects};
 use portcullis_model::ObjectName;
 use serde_json::{Map, Value, json};
 
@@ -16,7 +17,8 @@ use super::{Ephemeral, Family, Names};
 use crate::Grants;
 use crate::default_scope::DefaultScope;
 use crate::route::{
-    Draft, ParsedBackendRef, ParsedRoute, ParsedRule, Referred, RuleFilters, not_permitted, print_draft,
+    Draft, ParsedBackendRef, ParsedRoute, ParsedRule, Referred, RuleFilters, carried_from, not_permitted,
+    print_draft,
 };
 
 /// By the CRD, of a ReferenceGrant.
@@ -38,8 +40,8 @@ impl Family {
     /// parent that no Gateway accepts.
     pub fn objects(&self, names: &mut Names, grants: Grants<'_>) -> Vec<Value> {
         let parts = self.printed();
-        let names = names.parts(&self.parent.key, parts.len());
-        parts.iter().zip(names).map(|(part, name)| part.object(&self.parent, &name, grants)).collect()
+        let own = names.parts(&self.parent.key, parts.len());
+        parts.iter().zip(own).map(|(part, name)| part.object(&self.parent, &name, names, grants)).collect()
     }
 
     /// Permission for routes of the parent's namespace to refer to what the children may.
@@ -71,6 +73,22 @@ impl Family {
     fn printed(&self) -> &[Arc<Ephemeral>] {
         if self.parent.refusal().is_none() { &self.ephemeral } else { &[] }
     }
+}
+
+/// The RouteFilters of children that the printed routes of their parents refer to: copies, since
+/// such a reference stays in its namespace.
+pub fn copied_filters(names: &mut Names, objects: &Objects) -> Vec<Value> {
+    let copies = names.take_copies().into_iter();
+    let copies = copies.filter_map(|(original, copy)| Some((objects.route_filters.get(&original)?, copy)));
+    let copies = copies.map(|(original, copy)| {
+        json!({
+            "apiVersion": Kind::RouteFilter.api_version(),
+            "kind": Kind::RouteFilter.as_str(),
+            "metadata": {"name": &*copy.name, "namespace": &*copy.namespace},
+            "spec": original.spec,
+        })
+    });
+    copies.collect()
 }
 
 fn grant(parent: &ObjectKey, name: &str, namespace: &str, services: &[Arc<str>]) -> Value {
@@ -118,13 +136,13 @@ fn may_refer(grants: Grants<'_>, kind: Kind, namespace: &str, to: Referred<'_>) 
 // === impl Ephemeral ===
 
 impl Ephemeral {
-    fn object(&self, parent: &ParsedRoute, name: &str, grants: Grants<'_>) -> Value {
+    fn object(&self, parent: &ParsedRoute, name: &str, names: &mut Names, grants: Grants<'_>) -> Value {
         let key = &self.route.key;
         json!({
             "apiVersion": key.kind.api_version(),
             "kind": key.kind.as_str(),
             "metadata": self.metadata(parent, name, grants),
-            "spec": self.spec(parent, grants),
+            "spec": self.spec(parent, names, grants),
         })
     }
 
@@ -163,7 +181,7 @@ impl Ephemeral {
         lines
     }
 
-    fn spec(&self, parent: &ParsedRoute, grants: Grants<'_>) -> Value {
+    fn spec(&self, parent: &ParsedRoute, names: &mut Names, grants: Grants<'_>) -> Value {
         let mut spec = Map::new();
         let parent_refs = self.route.parent_refs.iter();
         let written = parent.parent_refs.iter().enumerate();
@@ -181,8 +199,13 @@ impl Ephemeral {
             spec.insert("hostnames".to_owned(), json!(hostnames));
         }
         let kind = self.route.key.kind;
-        let rules = self.items.iter().map(|item| print_draft(kind, &item.printed(kind, grants))).collect();
-        spec.insert("rules".to_owned(), rules);
+        let mut rules = Vec::with_capacity(self.items.len());
+        for item in &self.items {
+            let mut draft = item.printed(kind, grants);
+            refer_to_copies(&mut draft, &parent.key.name.namespace, names);
+            rules.push(print_draft(kind, &draft));
+        }
+        spec.insert("rules".to_owned(), rules.into());
         Value::Object(spec)
     }
 }
@@ -206,6 +229,15 @@ impl fmt::Display for MirrorPlace {
             write!(f, "backendRefs[{backend}].")?;
         }
         write!(f, "filters: RequestMirror {}", self.number)
+    }
+}
+
+fn refer_to_copies(draft: &mut Draft, namespace: &Arc<str>, names: &mut Names) {
+    let of_backends = draft.backend_refs.iter_mut().flat_map(|to| to.filters.iter_mut().flatten());
+    for extension in draft.filters.iter_mut().chain(of_backends).filter_map(|it| it.extension_ref.as_mut()) {
+        if let Some(original) = carried_from(&extension.name) {
+            extension.name = names.copy(namespace, original).to_string();
+        }
     }
 }
 

@@ -3,8 +3,8 @@
 
 use std::collections::BTreeSet;
 
+use portcullis_api::Objects;
 use portcullis_api::admission::{Admission, admit};
-use portcullis_api::{Change, Objects};
 use portcullis_model::RouteTable;
 use serde_json::{Value, json};
 
@@ -17,16 +17,18 @@ use crate::{Grants, Reason};
 /// The printed routes as an API server takes them, and the world with the printed grants.
 pub(super) fn applied(family: &Family, taken: &[&str], mut world: World) -> (Vec<Arc<ParsedRoute>>, World) {
     let (mut names, grants) = (names(taken), Grants::new(&world.objects));
-    let objects = family.objects(&mut names, grants).into_iter().chain(family.grants(&mut names, grants));
+    let mut objects = family.objects(&mut names, grants);
+    objects.extend(family.grants(&mut names, grants));
+    objects.extend(copied_filters(&mut names, &world.objects));
     let (mut seen, mut applied) = (BTreeSet::new(), Vec::new());
-    for object in objects.collect::<Vec<_>>() {
+    for object in objects {
         let key = format!("{} {}", object["kind"], object["metadata"]);
         assert!(seen.insert(key), "{} twice", object["metadata"]);
         match admit(object) {
             Admission::Admitted { object, unknown_fields } => {
                 assert!(unknown_fields.is_empty(), "{unknown_fields:?}");
                 applied.extend(crate::route::parse(&object).map(Arc::new));
-                world.objects.apply(Change::Set(object));
+                world.apply(object);
             }
             other => panic!("{other:?}"),
         }

@@ -212,6 +212,11 @@ fn filter_json(filter: &str) -> Value {
             "urlRewrite": {"path": {"type": "ReplacePrefixMatch", "replacePrefixMatch": "/"}}}),
         "redirect" => json!({"type": "RequestRedirect", "requestRedirect": {}}),
         "later" => json!({"type": "Later"}),
+        own @ ("headers" | "path" | "response-of" | "broken" | "missing") => {
+            let name = own.trim_end_matches("-of");
+            json!({"type": "ExtensionRef",
+                "extensionRef": {"group": "portcullis.dev", "kind": "RouteFilter", "name": name}})
+        }
         "extension" => json!({"type": "ExtensionRef",
             "extensionRef": {"group": "example.com", "kind": "Later", "name": "l"}}),
         "mirror" => {
@@ -352,11 +357,13 @@ fn fare(table: &RouteTable, request: &Get<'_>) -> String {
     match &found.rule.action {
         Action::Fail(failure) => failure.status.to_string(),
         Action::Redirect(redirect) => format!("{:?} {redirect:?}", found.rule.filters),
+        Action::Respond(response) => format!("{:?} {response:?}", found.rule.filters),
         Action::Forward(split) => {
             let mut backends = String::new();
             for backend in split.backends() {
                 let target = match &backend.target {
                     BackendTarget::Known(name) => name.to_string(),
+                    BackendTarget::Respond(response) => format!("{response:?}"),
                     BackendTarget::Invalid(failure) => failure.status.to_string(),
                 };
                 backends += &format!("{} {target} {:?}; ", backend.weight, backend.filters);
@@ -396,8 +403,23 @@ fn may_answer(backend: &str, parent: &Random, children: &[Random], request: &Get
 }
 
 const TYPES: &[&str] = &["PathPrefix", "PathPrefix", "PathPrefix", "Exact", "RegularExpression", "Glob"];
-const FILTERS: &[&str] =
-    &["y", "z", "many", "response", "mirror", "extension", "rewrite", "prefix", "redirect", "later"];
+const FILTERS: &[&str] = &[
+    "y",
+    "z",
+    "many",
+    "response",
+    "mirror",
+    "extension",
+    "headers",
+    "path",
+    "response-of",
+    "broken",
+    "missing",
+    "rewrite",
+    "prefix",
+    "redirect",
+    "later",
+];
 
 /// A route that is none of the family's, as old as its parent and behind it by name.
 fn neighbour(created: u32) -> Arc<ParsedRoute> {

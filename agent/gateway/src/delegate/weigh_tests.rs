@@ -29,9 +29,11 @@ fn shares(family: &Family) -> String {
     match &table.find(&get("/")).unwrap().rule.action {
         Action::Fail(failure) => failure.status.as_str().to_owned(),
         Action::Redirect(_) => "redirect".to_owned(),
+        Action::Respond(_) => "response".to_owned(),
         Action::Forward(split) => {
             let share = split.backends().iter().map(|backend| match &backend.target {
                 BackendTarget::Known(name) => format!("{} {name}", backend.weight),
+                BackendTarget::Respond(_) => format!("{} response", backend.weight),
                 BackendTarget::Invalid(failure) => format!("{} {}", backend.weight, failure.status.as_str()),
             });
             share.collect::<Vec<_>>().join(", ")

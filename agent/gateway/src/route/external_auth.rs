@@ -19,7 +19,7 @@ use crate::Fault;
 /// A filter whose service is yet to be looked up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParsedAuth {
-    /// The number of filters in front of it that are not of this type.
+    /// The number of filters in front of it that refer to nothing.
     pub at: usize,
     pub service: ServiceReference,
     protocol: AuthProtocol,

@@ -6,13 +6,14 @@
 use std::sync::Arc;
 
 use http::{HeaderName, HeaderValue, StatusCode};
+use portcullis_api::Kind;
 use portcullis_api::types::shared::{
     BackendObjectReference, Cors as WrittenCors, HeaderModifier, HeaderValue as NamedValue, HttpRouteFilter,
     PathModifier, RequestMirror, RequestRedirect, UrlRewrite,
 };
 use portcullis_model::{
-    AllowedNames, AllowedOrigins, Cors, Credentials, Filter, HeaderEdit, HostPattern, OriginPattern,
-    PathRewrite, Redirect, Rewrite, Scheme, Share,
+    AllowedNames, AllowedOrigins, Cors, Credentials, Filter, HeaderEdit, HostPattern, ObjectName,
+    OriginPattern, PathRewrite, Redirect, Rewrite, RuleId, Scheme, Share,
 };
 
 use super::external_auth::ParsedAuth;
@@ -28,8 +29,8 @@ pub struct RuleFilters {
     pub redirect: Option<Box<Redirect>>,
     /// Those of RequestMirror, in order.
     pub mirrors: Vec<ParsedMirror>,
-    /// Those of ExternalAuth, in order.
-    pub auth: Vec<ParsedAuth>,
+    /// The filters that refer to other objects, in order: those of ExternalAuth, and RouteFilters.
+    pub references: Vec<FilterReference>,
 }
 
 /// A backend for copies of requests.
@@ -41,19 +42,37 @@ pub struct ParsedMirror {
     pub share: Share,
 }
 
+/// A filter that is completed by what it refers to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FilterReference {
+    Auth(ParsedAuth),
+    RouteFilter(ExtensionRef),
+}
+
+/// A reference to a RouteFilter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExtensionRef {
+    pub name: ObjectName,
+    /// Its place in the list that was written.
+    pub index: usize,
+    /// The number of filters in front of it that refer to nothing.
+    pub at: usize,
+    pub is_behind_redirect: bool,
+}
+
 const LONGEST_VALUE: usize = 4096;
 const LONGEST_PATH: usize = 1024;
 
 // === impl RuleFilters ===
 
 impl RuleFilters {
-    /// Of a route in `namespace`.
-    pub(crate) fn parse(filters: &[HttpRouteFilter], namespace: &Arc<str>, faults: &mut Vec<Fault>) -> Self {
+    /// Those of a rule, or of one of its backends.
+    pub(crate) fn parse(filters: &[HttpRouteFilter], rule: &RuleId, faults: &mut Vec<Fault>) -> Self {
         faults.extend(repeated(filters));
         faults.extend(redirect_and_rewrite(filters));
         let mut compiled = Self::default();
         for (at, filter) in filters.iter().enumerate() {
-            if let Err(fault) = compiled.add(filter, namespace) {
+            if let Err(fault) = compiled.add(at, filter, rule) {
                 faults.push(fault.within(&format!("filters[{at}]")));
             }
         }
@@ -78,18 +97,25 @@ impl RuleFilters {
 
     /// The services that filters make use of.
     pub(crate) fn services(&self) -> impl Iterator<Item = Referred<'_>> {
-        self.auth.iter().map(|auth| auth.service.referred())
+        self.references.iter().filter_map(|reference| match reference {
+            FilterReference::Auth(auth) => Some(auth.service.referred()),
+            FilterReference::RouteFilter(_) => None,
+        })
     }
 
     /// Takes the first so many references for those of a route in `parent`.
     pub(super) fn inherit(&mut self, written: &[HttpRouteFilter], count: usize, parent: &Arc<str>) {
         let written = written.iter().filter_map(|filter| filter.external_auth.as_ref());
-        for (written, parsed) in written.zip(&mut self.auth).take(count) {
+        let parsed = self.references.iter_mut().filter_map(|reference| match reference {
+            FilterReference::Auth(auth) => Some(auth),
+            FilterReference::RouteFilter(_) => None,
+        });
+        for (written, parsed) in written.zip(parsed).take(count) {
             parsed.service.move_to(parent, written.backend_ref.namespace.as_deref());
         }
     }
 
-    fn add(&mut self, filter: &HttpRouteFilter, namespace: &Arc<str>) -> Result<(), Fault> {
+    fn add(&mut self, index: usize, filter: &HttpRouteFilter, rule: &RuleId) -> Result<(), Fault> {
         match filter.r#type.as_str() {
             "RequestHeaderModifier" => {
                 let edit =
@@ -118,34 +144,87 @@ impl RuleFilters {
             }
             "RequestMirror" => {
                 let filter = present(filter.request_mirror.as_ref(), "requestMirror")?;
-                self.mirrors.push(mirror(filter, namespace)?);
+                self.mirrors.push(mirror(filter, &rule.route.namespace)?);
+            }
+            "ExtensionRef" => {
+                let name = route_filter(filter, rule)?;
+                let (at, is_behind_redirect) = (self.filters.len(), self.redirect.is_some());
+                let reference = ExtensionRef { name, index, at, is_behind_redirect };
+                self.references.push(FilterReference::RouteFilter(reference));
             }
             "ExternalAuth" => {
                 let auth = present(filter.external_auth.as_ref(), "externalAuth")?;
-                let auth = ParsedAuth::parse(auth, self.filters.len(), namespace);
-                self.auth.push(auth.map_err(|fault| fault.within("externalAuth"))?);
+                let auth = ParsedAuth::parse(auth, self.filters.len(), &rule.route.namespace);
+                let auth = auth.map_err(|fault| fault.within("externalAuth"))?;
+                self.references.push(FilterReference::Auth(auth));
             }
-            _ => return Err(not_served(filter)),
+            other => {
+                return Err(unknown_type(
+                    other,
+                    "RequestHeaderModifier, ResponseHeaderModifier, RequestMirror, RequestRedirect, URLRewrite, CORS, \
+                     ExternalAuth or ExtensionRef",
+                ));
+            }
         }
         Ok(())
     }
 }
 
-fn not_served(filter: &HttpRouteFilter) -> Fault {
-    match filter.r#type.as_str() {
-        "ExtensionRef" => {
-            let named = filter.extension_ref.as_ref().map_or_else(
-                || "nothing".to_owned(),
-                |to| format!("{} {} of group {:?}", to.kind, to.name, to.group),
-            );
-            let message = format!("extensionRef names {named}, which is no filter this controller knows");
-            Fault::unresolved(Reason::InvalidKind, message)
+// === impl FilterReference ===
+
+impl FilterReference {
+    /// The number of filters in front of it that refer to nothing.
+    pub(super) fn at(&self) -> usize {
+        match self {
+            Self::Auth(auth) => auth.at,
+            Self::RouteFilter(extension) => extension.at,
         }
-        other => unknown_type(
-            other,
-            "RequestHeaderModifier, ResponseHeaderModifier, RequestMirror, RequestRedirect, URLRewrite, CORS or \
-             ExternalAuth",
-        ),
+    }
+}
+
+/// Separates namespace and name of a filter that was carried into another namespace. No name of an
+/// object has it, so no route can write such a reference.
+const CARRIED: char = '/';
+
+/// The filter of a child route as it is written in a rule of the parent's namespace.
+pub(crate) fn carried_extension(namespace: &str, name: &str) -> String {
+    format!("{namespace}{CARRIED}{name}")
+}
+
+/// The filter that a reference in a rule of delegation was carried from; `None` for one of the
+/// rule's own namespace.
+pub(crate) fn carried_from(name: &str) -> Option<ObjectName> {
+    let (namespace, name) = name.split_once(CARRIED)?;
+    Some(ObjectName::new(namespace, name))
+}
+
+/// The RouteFilter that a rule's filter names. It is local to the namespace of the object that has
+/// the rule: of a combined one, that is the parent route's.
+fn route_filter(filter: &HttpRouteFilter, rule: &RuleId) -> Result<ObjectName, Fault> {
+    let Some(to) = &filter.extension_ref else {
+        return Err(Fault::unresolved(Reason::InvalidKind, "extensionRef is missing"));
+    };
+    if Kind::of(&to.group, &to.kind) != Some(Kind::RouteFilter) {
+        let message = format!(
+            "extensionRef names {} {} of group {:?}, which is no filter this controller knows: refer to a {} of \
+             group {}",
+            to.kind,
+            to.name,
+            to.group,
+            Kind::RouteFilter,
+            Kind::RouteFilter.group()
+        );
+        return Err(Fault::unresolved(Reason::InvalidKind, message));
+    }
+    match (carried_from(&to.name), &rule.parent) {
+        (Some(name), Some(_)) => Ok(name),
+        (Some(_), None) => {
+            Err(Fault::unsupported(format!("extensionRef: {:?} is no name of an object", to.name)))
+        }
+        (None, parent) => {
+            let object = parent.as_ref().map_or(&rule.route, |parent| &parent.route);
+            Ok(ObjectName::new(object.namespace.clone(), to.name.as_str()))
+        }
     }
 }
 
@@ -169,7 +248,7 @@ fn redirect_and_rewrite(filters: &[HttpRouteFilter]) -> Option<Fault> {
         .then(|| Fault::incompatible("a rule may have a RequestRedirect or a URLRewrite filter, not both"))
 }
 
-fn present<'f, T>(payload: Option<&'f T>, field: &str) -> Result<&'f T, Fault> {
+pub(super) fn present<'f, T>(payload: Option<&'f T>, field: &str) -> Result<&'f T, Fault> {
     payload.ok_or_else(|| Fault::unsupported(format!("{field} is missing")))
 }
 
@@ -217,7 +296,7 @@ fn header_names(names: Option<&[String]>) -> Result<Vec<HeaderName>, Fault> {
     Ok(compiled)
 }
 
-fn header_value(value: &str) -> Result<HeaderValue, Fault> {
+pub(super) fn header_value(value: &str) -> Result<HeaderValue, Fault> {
     HeaderValue::from_bytes(value.as_bytes())
         .map_err(|_| Fault::unsupported("the value has a control character"))
 }

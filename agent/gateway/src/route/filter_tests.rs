@@ -6,7 +6,9 @@ use crate::Fault;
 fn parse(filters: Value) -> (RuleFilters, Vec<Fault>) {
     let mut faults = Vec::new();
     let filters: Vec<HttpRouteFilter> = serde_json::from_value(filters).unwrap();
-    (RuleFilters::parse(&filters, &"shop".into(), &mut faults), faults)
+    let route = std::sync::Arc::new(ObjectName::new("shop", "r"));
+    let rule = RuleId { kind: "HTTPRoute", route, index: 0, name: None, parent: None };
+    (RuleFilters::parse(&filters, &rule, &mut faults), faults)
 }
 
 #[test]

@@ -56,9 +56,9 @@ impl RouteKind for GrpcRoute {
         let mut faults = Vec::new();
         let matches = alternatives(rule.matches.as_deref(), parse_match, &mut faults);
         let filters: Vec<_> = rule.filters.iter().flatten().map(http_filter).collect();
-        let filters = RuleFilters::parse(&filters, &id.route.namespace, &mut faults);
+        let filters = RuleFilters::parse(&filters, &id, &mut faults);
         let backend_refs: Vec<_> = rule.backend_refs.iter().flatten().map(http_backend).collect();
-        let mut backend_refs = ParsedBackendRef::parse_all(&backend_refs, &id.route.namespace, &mut faults);
+        let mut backend_refs = ParsedBackendRef::parse_all(&backend_refs, &id, &mut faults);
         let allowed = rule.allowed_routes.as_ref();
         let delegation = Delegation::take(Self::KIND, allowed, &mut backend_refs, &mut faults);
         let timeouts = Timeouts::default();

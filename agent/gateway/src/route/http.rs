@@ -54,10 +54,9 @@ impl RouteKind for HttpRoute {
     fn parse_rule(rule: &HttpRouteRule, id: Arc<RuleId>) -> ParsedRule {
         let mut faults = Vec::new();
         let matches = matches::alternatives(rule.matches.as_deref(), matches::http, &mut faults);
-        let filters =
-            RuleFilters::parse(rule.filters.as_deref().unwrap_or_default(), &id.route.namespace, &mut faults);
+        let filters = RuleFilters::parse(rule.filters.as_deref().unwrap_or_default(), &id, &mut faults);
         let backend_refs = rule.backend_refs.as_deref().unwrap_or_default();
-        let mut backend_refs = ParsedBackendRef::parse_all(backend_refs, &id.route.namespace, &mut faults);
+        let mut backend_refs = ParsedBackendRef::parse_all(backend_refs, &id, &mut faults);
         let allowed = rule.allowed_routes.as_ref();
         let delegation = Delegation::take(Self::KIND, allowed, &mut backend_refs, &mut faults);
         faults.extend(redirect_with_backends(rule, &filters));

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use portcullis_api::types::httproutes::HttpBackendReference;
 use portcullis_api::types::shared::AllowedRoutes;
 use portcullis_api::{GATEWAY_GROUP, Kind};
+use portcullis_model::RuleId;
 
 use super::filter::{ParsedMirror, RuleFilters};
 use super::service_reference::Referred;
@@ -51,16 +52,16 @@ const GREATEST_WEIGHT: u32 = 1_000_000;
 // === impl ParsedBackendRef ===
 
 impl ParsedBackendRef {
-    /// The backendRefs of a rule of a route in `namespace`.
+    /// The backendRefs of a rule.
     pub(super) fn parse_all(
         references: &[HttpBackendReference],
-        namespace: &Arc<str>,
+        rule: &RuleId,
         faults: &mut Vec<Fault>,
     ) -> Vec<Self> {
         let mut parsed = Vec::with_capacity(references.len());
         for (at, reference) in references.iter().enumerate() {
             let mut found = Vec::new();
-            let backend = Self::parse(reference, namespace, &mut found);
+            let backend = Self::parse(reference, rule, &mut found);
             let found = found.into_iter().map(|fault| fault.within(&format!("backendRefs[{at}]")));
             let (unacceptable, unresolved): (Vec<_>, Vec<_>) = found.partition(Fault::is_unacceptable);
             faults.extend(unacceptable);
@@ -69,8 +70,9 @@ impl ParsedBackendRef {
         parsed
     }
 
-    fn parse(reference: &HttpBackendReference, namespace: &Arc<str>, faults: &mut Vec<Fault>) -> Self {
-        let filters = RuleFilters::parse(reference.filters.as_deref().unwrap_or_default(), namespace, faults);
+    fn parse(reference: &HttpBackendReference, rule: &RuleId, faults: &mut Vec<Fault>) -> Self {
+        let namespace = &rule.route.namespace;
+        let filters = RuleFilters::parse(reference.filters.as_deref().unwrap_or_default(), rule, faults);
         if filters.redirect.is_some() {
             faults.push(Fault::unsupported(
                 "a RequestRedirect filter on a backendRef is not supported: put it on the rule",

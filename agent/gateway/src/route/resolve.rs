@@ -7,13 +7,15 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::Service;
 use portcullis_api::Kind;
 use portcullis_model::{
-    Action, BackendName, BackendTarget, Failure, Filter, L4Action, L4Backend, L4Rule, L4Target,
-    ListenerFilter, Mirror, ObjectName, RouteMatch, Rule, RuleId, Split, TrafficPolicy, WeightedBackend,
+    Action, BackendName, BackendTarget, DirectResponse, Failure, Filter, L4Action, L4Backend, L4Rule,
+    L4Target, ListenerFilter, Mirror, ObjectName, RouteMatch, Rule, RuleId, Split, TrafficPolicy,
+    WeightedBackend,
 };
 
 use super::backend::port_name;
+use super::extension::Extension;
 use super::external_auth::ParsedAuth;
-use super::filter::{ParsedMirror, RuleFilters};
+use super::filter::{ExtensionRef, FilterReference, ParsedMirror, RuleFilters};
 use super::reference::{Delegation, ParsedBackendRef};
 use super::service_reference::Referred;
 use super::{BackendUse, ParsedRoute, ParsedRule, is_about_streams, kind};
@@ -32,7 +34,12 @@ pub trait Resolver {
     fn tls_policy(&self, service: &ObjectName, port: Option<&str>) -> TlsPolicy<'_>;
     /// The policy of a rule, with those of the `joined` ones that have become one with it.
     fn traffic_policy(&self, id: &RuleId, joined: &[Arc<RuleId>]) -> Option<Arc<TrafficPolicy>>;
+    /// The RouteFilter, or the fault that its status reports; `None` if there is none of the name.
+    fn route_filter(&self, name: &ObjectName) -> Option<&Result<Extension, Fault>>;
 }
+
+/// Of a rule, and of each of its backends: every one looks at the whole path of each request.
+const MOST_SUBSTITUTIONS: usize = 4;
 
 #[derive(Clone, Debug, Default)]
 pub struct ResolvedRoute {
@@ -49,6 +56,8 @@ pub struct ResolvedRoute {
     /// Every Service referred to, found or not: when one of them changes, the route has to be
     /// resolved again.
     pub services: BTreeSet<ObjectName>,
+    /// The same of RouteFilters.
+    pub route_filters: BTreeSet<ObjectName>,
 }
 
 #[derive(Clone, Debug)]
@@ -158,6 +167,14 @@ struct Resolution<'r, R: ?Sized> {
     resolved: ResolvedRoute,
 }
 
+/// The filters of a rule or of a backendRef, with RouteFilters in their places.
+#[derive(Default)]
+struct Filters {
+    list: Vec<Filter>,
+    /// The answer, if one of them gives it before anything else does.
+    response: Option<Arc<DirectResponse>>,
+}
+
 /// A backend that may be forwarded to.
 struct Target {
     used: BackendUse,
@@ -176,22 +193,24 @@ impl<R: Resolver + ?Sized> Resolution<'_, R> {
     }
 
     fn request_rule(&mut self, rule: &ParsedRule) -> ResolvedRule {
-        let filters = self.filters(rule, &rule.filters);
         // Children's rules get them; the route that wrote them is told whether they lead anywhere.
         if let Some(Delegation::Listed(children)) = &rule.delegation {
             children.iter().for_each(|child| self.mirrors(rule, &child.mirrors, &mut Vec::new()));
         }
-        let backends = rule.backend_refs.iter().map(|reference| self.weighted(rule, reference));
-        let backends: Vec<_> = backends.collect();
+        let filters = self.filters(rule, &rule.filters, None);
+        let references = rule.backend_refs.iter().enumerate();
+        let backends: Vec<_> = references.map(|(at, reference)| self.weighted(rule, at, reference)).collect();
         let session = rule.session.clone().filter(|_| rule.faults.is_empty() && filters.is_ok());
         let session = session.map(|mut session| {
             session.drained = backends.iter().filter(|backend| backend.weight == 0).cloned().collect();
             session
         });
         let (filters, action) = match filters {
-            Ok(filters) => (filters, self.action(rule, backends)),
+            Ok(Filters { list, response }) => (list, self.action(rule, response, backends)),
             Err(failure) => (rule.filters.filters.clone(), Action::Fail(failure)),
         };
+        // A session would lead past the response.
+        let session = session.filter(|_| !matches!(action, Action::Respond(_)));
         let (timeouts, retry) = (rule.timeouts, rule.retry.clone());
         let policy = self.resolver.traffic_policy(&rule.id, &rule.joined);
         let compiled = Rule { id: rule.id.clone(), filters, action, timeouts, retry, session, policy };
@@ -238,9 +257,17 @@ impl<R: Resolver + ?Sized> Resolution<'_, R> {
         (known, refused)
     }
 
-    fn action(&self, rule: &ParsedRule, backends: Vec<WeightedBackend>) -> Action {
+    fn action(
+        &self,
+        rule: &ParsedRule,
+        response: Option<Arc<DirectResponse>>,
+        backends: Vec<WeightedBackend>,
+    ) -> Action {
         if let Some(fault) = rule.faults.first() {
             return Action::Fail(self.failure(&fault.message));
+        }
+        if let Some(response) = response {
+            return Action::Respond(response);
         }
         if let Some(redirect) = &rule.filters.redirect {
             return Action::Redirect(redirect.clone());
@@ -252,16 +279,19 @@ impl<R: Resolver + ?Sized> Resolution<'_, R> {
         Split::new(backends).map_or_else(|| Action::Fail(self.failure(reason)), Action::Forward)
     }
 
-    fn weighted(&mut self, rule: &ParsedRule, reference: &ParsedBackendRef) -> WeightedBackend {
+    fn weighted(&mut self, rule: &ParsedRule, at: usize, reference: &ParsedBackendRef) -> WeightedBackend {
         let found = match &reference.fault {
             Some(fault) => Err(fault.as_ref().clone()),
             None => self.target(reference.referred(), self.kind),
         };
         let found = found.and_then(|target| self.sole_persistence(rule, target));
         let target = self.usable(rule, found);
-        let filters = self.filters(rule, &reference.filters);
+        let filters = self.filters(rule, &reference.filters, Some(at));
         let (target, filters) = match (target, filters) {
-            (Ok(name), Ok(filters)) => (BackendTarget::Known(name), filters),
+            (Ok(_), Ok(Filters { list, response: Some(response) })) => {
+                (BackendTarget::Respond(response), list)
+            }
+            (Ok(name), Ok(Filters { list, response: None })) => (BackendTarget::Known(name), list),
             (Err(failure), _) | (_, Err(failure)) => {
                 (BackendTarget::Invalid(failure), reference.filters.filters.clone())
             }
@@ -269,25 +299,65 @@ impl<R: Resolver + ?Sized> Resolution<'_, R> {
         WeightedBackend { weight: reference.weight, target, filters }
     }
 
-    /// The filters of a rule, or of a backend.
+    /// The filters of a rule, or of the backend at this place of it.
     ///
     /// # Errors
-    /// When an auth service leads nowhere: "requests that would have been processed by that filter
-    /// MUST receive a HTTP error response".
-    fn filters(&mut self, rule: &ParsedRule, parsed: &RuleFilters) -> Result<Vec<Filter>, Failure> {
-        let mut filters = parsed.filters.clone();
+    /// When one leads nowhere, be it an auth service ("requests that would have been processed by
+    /// that filter MUST receive a HTTP error response") or a RouteFilter ("if a reference to a
+    /// custom filter type cannot be resolved, the filter MUST NOT be skipped").
+    fn filters(
+        &mut self,
+        rule: &ParsedRule,
+        parsed: &RuleFilters,
+        backend: Option<usize>,
+    ) -> Result<Filters, Failure> {
+        let mut completed = Filters { list: Vec::with_capacity(parsed.filters.len()), response: None };
         let mut failure = None;
-        for (before, auth) in parsed.auth.iter().enumerate() {
-            let found = self.target(auth.service.referred(), auth.speaks_as());
-            match self.usable(rule, found) {
-                Ok(backend) => {
-                    filters.insert(auth.at + before, Filter::ExternalAuth(Box::new(auth.resolved(backend))));
+        let mut written = 0;
+        for reference in &parsed.references {
+            let at = reference.at();
+            completed.list.extend_from_slice(&parsed.filters[written..at]);
+            written = at;
+            let added = match reference {
+                FilterReference::Auth(auth) => {
+                    let found = self.target(auth.service.referred(), auth.speaks_as());
+                    let used = self.usable(rule, found);
+                    used.map(|used| completed.list.push(Filter::ExternalAuth(Box::new(auth.resolved(used)))))
                 }
-                Err(found) => failure = failure.or(Some(found)),
-            }
+                FilterReference::RouteFilter(extension) => {
+                    self.resolved.route_filters.insert(extension.name.clone());
+                    let found = self.extension(extension).and_then(|found| completed.add(extension, found));
+                    found.map_err(|fault| {
+                        let failure = self.failure(&fault.message);
+                        let fault = fault.within(&format!("filters[{}]", extension.index));
+                        let fault = match backend {
+                            Some(at) => fault.within(&format!("backendRefs[{at}]")),
+                            None => fault,
+                        };
+                        self.faults.push(fault.within(&rule.label()));
+                        failure
+                    })
+                }
+            };
+            failure = failure.or(added.err());
         }
-        self.mirrors(rule, &parsed.mirrors, &mut filters);
-        failure.map_or(Ok(filters), Err)
+        completed.list.extend_from_slice(&parsed.filters[written..]);
+        self.mirrors(rule, &parsed.mirrors, &mut completed.list);
+        failure.map_or(Ok(completed), Err)
+    }
+
+    fn extension(&self, ExtensionRef { name, .. }: &ExtensionRef) -> Result<Extension, Fault> {
+        match self.resolver.route_filter(name) {
+            Some(Ok(extension)) => Ok(extension.clone()),
+            Some(Err(fault)) => Err(Fault::unresolved(
+                Reason::Invalid,
+                format!("RouteFilter {name} is not accepted: {}", fault.message),
+            )),
+            None => Err(Fault::unresolved(
+                Reason::BackendNotFound,
+                format!("RouteFilter {name} does not exist: create it, or remove the filter"),
+            )),
+        }
     }
 
     /// A mirror that cannot be referred to "must be dropped from the Gateway" and "not configured",
@@ -375,6 +445,34 @@ impl<R: Resolver + ?Sized> Resolution<'_, R> {
 
     fn failure(&self, reason: &str) -> Failure {
         Failure { status: kind::failure(self.kind), reason: reason.into() }
+    }
+}
+
+// === impl Filters ===
+
+impl Filters {
+    fn add(&mut self, reference: &ExtensionRef, extension: Extension) -> Result<(), Fault> {
+        match extension {
+            Extension::Path(substitution) => {
+                let others = self.list.iter().filter(|it| matches!(it, Filter::Substitution(_)));
+                if others.count() == MOST_SUBSTITUTIONS {
+                    let message = format!(
+                        "more than {MOST_SUBSTITUTIONS} RouteFilters of type PathRewrite: write fewer, each of which does \
+                         more"
+                    );
+                    return Err(Fault::unresolved(Reason::LimitExceeded, message));
+                }
+                self.list.push(Filter::Substitution(substitution));
+            }
+            Extension::RequestHeaders(templates) => self.list.push(Filter::RequestTemplates(templates)),
+            Extension::ResponseHeaders(templates) => self.list.push(Filter::ResponseTemplates(templates)),
+            Extension::Response(response) => {
+                if self.response.is_none() && !reference.is_behind_redirect {
+                    self.response = Some(response);
+                }
+            }
+        }
+        Ok(())
     }
 }
 

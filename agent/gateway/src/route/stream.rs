@@ -22,7 +22,7 @@ pub(super) fn parse_rule(rule: &StreamRouteRule, id: Arc<RuleId>) -> ParsedRule 
         )));
     }
     let references: Vec<_> = rule.backend_refs.iter().map(without_filters).collect();
-    let backend_refs = ParsedBackendRef::parse_all(&references, &id.route.namespace, &mut faults);
+    let backend_refs = ParsedBackendRef::parse_all(&references, &id, &mut faults);
     ParsedRule {
         id,
         joined: Vec::new(),

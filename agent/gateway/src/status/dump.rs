@@ -15,6 +15,7 @@ pub fn dump_status(status: &Status) -> Value {
         Status::ListenerSet(status) => json!(status),
         Status::Route(status) => json!(status),
         Status::Policy(status) => json!(status),
+        Status::RouteFilter(status) => json!(status),
     };
     shorten(value)
 }

@@ -12,11 +12,12 @@ use super::gateways::Gateways;
 use super::hierarchy::{Attachment, Hierarchy};
 use super::listeners::Listeners;
 use super::policies::Policies;
+use super::route_filters::RouteFilters;
 use super::traffic_policies::TrafficPolicies;
 use crate::claims::Claims;
 use crate::listener::{ListenerKey, ParentKey, RouteAttachment, admits, attach, parent_key};
 use crate::policy::backend_tls::TlsPolicy;
-use crate::route::{ParsedRoute, Resolver};
+use crate::route::{Extension, ParsedRoute, Resolver};
 use crate::selector::Namespaces;
 use crate::status::ParentVerdict;
 use crate::{Fault, Grants, Reason, infra};
@@ -53,6 +54,7 @@ pub(super) struct Parents<'s> {
     pub(super) objects: &'s Objects,
     pub(super) traffic: &'s TrafficPolicies,
     pub(super) policies: &'s Policies,
+    pub(super) route_filters: &'s RouteFilters,
 }
 
 // === impl Parents ===
@@ -76,6 +78,10 @@ impl Resolver for Parents<'_> {
 
     fn traffic_policy(&self, id: &RuleId, joined: &[Arc<RuleId>]) -> Option<Arc<TrafficPolicy>> {
         self.traffic.of_rule(id, joined)
+    }
+
+    fn route_filter(&self, name: &ObjectName) -> Option<&Result<Extension, Fault>> {
+        self.route_filters.get(name)
     }
 }
 

@@ -243,6 +243,7 @@ pub(super) fn replace_parent(
     for stand_in in stand_ins {
         resolved.backends.extend(stand_in.resolved.backends.iter().cloned());
         resolved.services.extend(stand_in.resolved.services.iter().cloned());
+        resolved.route_filters.extend(stand_in.resolved.route_filters.iter().cloned());
     }
     resolved.fault =
         Fault::summary(resolved.fault.take().into_iter().chain(family.unresolved.iter().cloned()));

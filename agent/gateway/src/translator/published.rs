@@ -55,6 +55,7 @@ impl Published {
             Status::ListenerSet(status) => serde_json::to_writer(&mut writer, status),
             Status::Route(status) => serde_json::to_writer(&mut writer, status),
             Status::Policy(status) => serde_json::to_writer(&mut writer, status),
+            Status::RouteFilter(status) => serde_json::to_writer(&mut writer, status),
         };
         debug_assert!(
             written.is_ok(),

@@ -28,13 +28,14 @@ pub(super) struct Routes {
     states: BTreeMap<ObjectKey, RouteState>,
     by_parent: Relation<ParentKey, ObjectKey>,
     by_service: Relation<ObjectName, ObjectKey>,
+    by_filter: Relation<ObjectName, ObjectKey>,
     by_listener: BTreeMap<ListenerKey, ListenerRoutes>,
     /// The number of routes that use each backend.
     backend_uses: Counts<BackendUse>,
     /// Counts by namespace the changes of what parents and children there may need to agree: its
     /// grants and labels.
     consent: BTreeMap<Arc<str>, u64>,
-    /// Counts changes of what backendRefs lead to: Services, their policies, and grants.
+    /// Counts changes of what references lead to: Services, their policies, grants, RouteFilters.
     references: u64,
 }
 
@@ -61,6 +62,7 @@ pub(super) struct References {
     pub(super) parents: Box<[ParentKey]>,
     backends: Box<[BackendUse]>,
     pub(super) services: Box<[ObjectName]>,
+    route_filters: Box<[ObjectName]>,
 }
 
 #[derive(Debug, Default)]
@@ -168,6 +170,12 @@ impl Routes {
             return self.states.keys().cloned().collect();
         }
         policies.services.iter().flat_map(|service| self.by_service.of(service)).cloned().collect()
+    }
+
+    /// The routes that refer to RouteFilters which are something else now.
+    pub(super) fn filtered(&mut self, filters: &BTreeSet<ObjectName>) -> BTreeSet<ObjectKey> {
+        self.references += filters.len() as u64;
+        filters.iter().flat_map(|filter| self.by_filter.of(filter)).cloned().collect()
     }
 
     /// Routes of a namespace that listeners or claims select by its labels, and parents that so
@@ -285,6 +293,7 @@ impl Routes {
         let nothing = References::default();
         let [before, now] = [before, now].map(|state| state.map_or(&nothing, |state| &state.references));
         self.by_service.update_list(key, &before.services, &now.services);
+        self.by_filter.update_list(key, &before.route_filters, &now.route_filters);
         self.by_parent.update_list(key, &before.parents, &now.parents);
         let uses = &mut self.backend_uses;
         let new = only_in(&now.backends, &before.backends).filter(|used| uses.add(used));
@@ -428,6 +437,7 @@ impl References {
             parents: named.into_iter().map(|parent| parents.shared(parent)).collect(),
             backends: resolved.backends.iter().cloned().collect(),
             services: resolved.services.iter().cloned().collect(),
+            route_filters: resolved.route_filters.iter().cloned().collect(),
         }
     }
 }

@@ -54,6 +54,8 @@ pub(super) struct Changes<'c> {
     pub(super) respoken: &'c ChangedBackendPolicies,
     /// Services that changed routes refer to, or did.
     pub(super) referred: &'c BTreeSet<ObjectName>,
+    /// RouteFilters that are something else now.
+    pub(super) route_filters: &'c BTreeSet<ObjectName>,
     /// Services of which other endpoints are refused.
     pub(super) services: &'c BTreeSet<ObjectName>,
     /// Gateways and ListenerSets with another number of attached routes.
@@ -140,6 +142,8 @@ impl Changes<'_> {
         affected.extend(policies.map(|name| ObjectKey::new(Kind::ListenerPolicy, name.clone())));
         let policies = self.traffic.policies.iter();
         affected.extend(policies.map(|name| ObjectKey::new(Kind::TrafficPolicy, name.clone())));
+        let filters = self.route_filters.iter();
+        affected.extend(filters.map(|name| ObjectKey::new(Kind::RouteFilter, name.clone())));
         let refusing = self.services.iter().flat_map(|service| view.routes.referring_to(service));
         affected.extend(refusing.map(|(route, _)| route.clone()));
         let slices = self.objects.of(Kind::EndpointSlice);
@@ -219,7 +223,7 @@ mod tests {
             "listeners": [{"name": "http", "port": 80, "protocol": "HTTP"}],
             "rules": [{"backendRefs": [{"name": "object", "port": 80}]}], "targetRefs": targets, "deny": [],
             "validation": {"hostname": "a.example", "wellKnownCACertificates": "System"},
-            "parentRef": {"name": "object"}, "parentRefs": [{"name": "object"}]});
+            "parentRef": {"name": "object"}, "parentRefs": [{"name": "object"}], "type": "PathRewrite"});
         for kind in Kind::ALL.iter().copied().filter(|kind| kind.status() == StatusUse::Written) {
             let kinds = BTreeSet::from([Kind::GatewayClass, Kind::Gateway, Kind::HttpRoute, kind]);
             let objects = kinds.iter().map(|kind| {

@@ -11,7 +11,7 @@ mod routes;
 mod targets;
 mod traffic_policies;
 
-use portcullis_api::{Kind, ObjectKey, Objects};
+use portcullis_api::{Kind, ObjectKey, Objects, generation};
 use portcullis_model::{ObjectName, ParentKind};
 
 use super::admissions::Admissions;
@@ -27,13 +27,14 @@ use super::listeners::Listeners;
 use super::parsed::ParsedRoutes;
 use super::policies::Policies;
 use super::ports::Ports;
+use super::route_filters::RouteFilters;
 use super::routes::Routes;
 use super::shared_names::SharedNames;
 use super::tables::Tables;
 use super::traffic_policies::TrafficPolicies;
 use crate::feedback::Observations;
 use crate::listener::ParentKey;
-use crate::status::{Status, classless_status};
+use crate::status::{Status, classless_status, route_filter_status};
 use crate::{Settings, infra};
 
 /// All that statuses, generated objects and needs follow from.
@@ -50,6 +51,7 @@ pub(super) struct View<'s> {
     pub(super) backend_policies: &'s BackendPolicies,
     pub(super) filters: &'s ListenerFilters,
     pub(super) defaults: &'s DefaultGateways,
+    pub(super) route_filters: &'s RouteFilters,
     pub(super) parsed: &'s ParsedRoutes,
     pub(super) routes: &'s Routes,
     pub(super) conflicts: &'s KindConflicts,
@@ -83,6 +85,11 @@ impl<'s> View<'s> {
             Kind::BackendPolicy => self.backend_policy_status(&key.name),
             Kind::ListenerPolicy => self.listener_policy_status(&key.name),
             Kind::TrafficPolicy => self.traffic_policy_status(&key.name),
+            Kind::RouteFilter => {
+                let filter = self.objects.route_filters.get(&key.name)?;
+                let fault = self.route_filters.get(&key.name)?.as_ref().err();
+                Some(Status::RouteFilter(route_filter_status(generation(&filter.metadata), fault)))
+            }
             _ => None,
         }
     }

@@ -10,7 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use portcullis_api::{Change, Objects};
-use portcullis_gateway::delegate::Names;
+use portcullis_gateway::delegate::{Names, copied_filters};
 use portcullis_gateway::infra::{AssignedAddresses, Generated, generated_for};
 use portcullis_gateway::{Feedback, Grants, Outcome, Translator, dump_status};
 use portcullis_inspect::dump_snapshot;
@@ -107,14 +107,15 @@ fn infra(outcome: &Outcome) -> Option<Value> {
     (!desired.is_empty()).then_some(desired.into())
 }
 
-fn ephemeral(outcome: &Outcome, objects: &Objects) -> Value {
-    let mut names = Names::new(objects.iter().map(|object| object.key()));
-    let grants = Grants::new(objects);
+fn ephemeral(outcome: &Outcome, there: &Objects) -> Value {
+    let mut names = Names::new(there.iter().map(|object| object.key()));
+    let grants = Grants::new(there);
     let mut printed = Map::new();
     for (key, family) in &outcome.ephemeral {
         let mut objects = Vec::new();
         if let Some(family) = family {
             objects.extend(family.objects(&mut names, grants));
+            objects.extend(copied_filters(&mut names, there));
             objects.extend(family.grants(&mut names, grants));
         }
         printed.insert(key.to_string(), objects.into());

@@ -45,7 +45,9 @@ fn lists() -> BTreeMap<String, Fields> {
 
 fn api_group(kind: &str) -> &'static str {
     match kind {
-        "BackendPolicy" | "GatewayParameters" | "ListenerPolicy" | "TrafficPolicy" => "portcullis.dev",
+        "BackendPolicy" | "GatewayParameters" | "ListenerPolicy" | "RouteFilter" | "TrafficPolicy" => {
+            "portcullis.dev"
+        }
         "XMesh" => "gateway.networking.x-k8s.io",
         _ => GATEWAY_GROUP,
     }

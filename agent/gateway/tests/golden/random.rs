@@ -158,7 +158,7 @@ impl Dice {
 }
 
 /// The number of sides of [`object`]'s dice.
-pub(crate) const KINDS: u8 = 17;
+pub(crate) const KINDS: u8 = 18;
 
 pub(crate) fn object(kind: u8, dice: &mut Dice) -> Object {
     let namespace = dice.pick(&NAMESPACES);
@@ -173,6 +173,7 @@ pub(crate) fn object(kind: u8, dice: &mut Dice) -> Object {
         13 => dice.pick(&[labels as fn(&str, &mut Dice) -> Value, class, parameters])(namespace, dice),
         14 => listener_policy(namespace, dice),
         15 => traffic_policy(namespace, dice),
+        16 => route_filter(namespace, dice),
         _ => dice.pick(&[node as fn(&mut Dice) -> Value, definition])(dice),
     };
     support::object(without_nulls(manifest))
@@ -276,11 +277,22 @@ fn route(namespace: &str, dice: &mut Dice) -> Value {
         "TCPRoute" | "UDPRoute" => Value::Null,
         _ => dice.maybe(|dice| json!([dice.pick(&HOSTNAMES)])),
     };
+    let (mut rule, mut backend) = (json!({"matches": matches}), backend);
+    if matches!(kind, "HTTPRoute" | "GRPCRoute") {
+        let filters = |dice: &mut Dice| {
+            let name = dice.pick(&["f", "f", "g", "a/f"]);
+            let reference = json!({"group": "portcullis.dev", "kind": "RouteFilter", "name": name});
+            (dice.roll(2) == 0).then(|| json!([{"type": "ExtensionRef", "extensionRef": reference}]))
+        };
+        rule["filters"] = json!(filters(dice));
+        backend["filters"] = json!(filters(dice));
+    }
+    rule["backendRefs"] = json!([backend]);
     let spec = json!({
         "parentRefs": parents,
         "useDefaultGateways": dice.maybe(|dice| json!(dice.pick(&["All", "None"]))),
         "hostnames": hostnames,
-        "rules": [{"matches": matches, "backendRefs": [backend]}],
+        "rules": [rule],
     });
     manifest("gateway.networking.k8s.io/v1", kind, namespace, name, dice, json!({"spec": spec}))
 }
@@ -436,6 +448,18 @@ fn traffic_policy(namespace: &str, dice: &mut Dice) -> Value {
     let deny = dice.maybe(|dice| json!([dice.pick(&["10.0.0.0/8", "10.0.0.0/8", "10.0.0.0/33"])]));
     let content = json!({"spec": {"targetRefs": targets, "maxRequestBody": most, "deny": deny}});
     manifest("portcullis.dev/v1alpha1", "TrafficPolicy", namespace, name, dice, content)
+}
+
+fn route_filter(namespace: &str, dice: &mut Dice) -> Value {
+    let (namespace, name) = dice.pick(&[(namespace, "f"), (namespace, "g"), (MOST_CHANGED.0, "f")]);
+    let pattern = dice.pick(&["/(.*)", "/x", "("]);
+    let spec = match dice.roll(3) {
+        0 => json!({"type": "DirectResponse", "directResponse": {"statusCode": 503}}),
+        1 => json!({"type": "RequestHeaders",
+            "requestHeaders": {"set": [{"name": "x", "value": "${client.address}"}]}}),
+        _ => json!({"type": "PathRewrite", "pathRewrite": {"pattern": pattern, "substitution": "/$0"}}),
+    };
+    manifest("portcullis.dev/v1alpha1", "RouteFilter", namespace, name, dice, json!({"spec": spec}))
 }
 
 fn labels(namespace: &str, dice: &mut Dice) -> Value {

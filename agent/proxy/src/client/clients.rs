@@ -16,7 +16,7 @@ use http::HeaderValue;
 use portcullis_model::{Limits, ObjectName, PortListeners};
 
 use crate::client::client_identity::ClientIdentity;
-use crate::client::connection::{Charge, Version};
+use crate::client::connection::{Charge, ClientTls, Version};
 use crate::client::connection_limit::ConnectionPermit;
 use crate::client::listener::ListenerState;
 use crate::client::pace::{Pace, Pacing};
@@ -54,6 +54,8 @@ pub(crate) struct Client {
     pub tls: Option<Rc<ListenerState>>,
     /// In requests that are sent on; `None` unless backends are to learn it.
     pub identity: Option<Box<ClientIdentity>>,
+    /// Of the ClientHello.
+    pub server_name: Option<Box<str>>,
     pub progress: Arc<Progress>,
     /// Of its responses, as far as they come from backends of HTTP/2.
     pub windows: Rc<Windows>,
@@ -130,20 +132,22 @@ pub(crate) struct Registered {
 impl Client {
     pub(crate) fn new(
         (peer, local): (SocketAddr, SocketAddr),
-        (tls, identity): (Option<Rc<ListenerState>>, Option<Box<ClientIdentity>>),
+        tls: ClientTls,
         permit: ConnectionPermit,
         version: Version,
         charge: Charge,
         clients: &Clients,
     ) -> Self {
+        let ClientTls { listener, identity, server_name } = tls;
         let idle_limit = IdleLimit::of(version, permit.limits());
         let address = HeaderValue::from_str(&peer.ip().to_canonical().to_string());
         Self {
             peer,
             address: address.unwrap_or(HeaderValue::from_static("unknown")),
             local,
-            tls,
+            tls: listener,
             identity,
+            server_name,
             progress: Arc::new(Progress::new()),
             windows: match version {
                 Version::Http1 => Windows::http1(),

@@ -132,10 +132,18 @@ pub(crate) struct Negotiated {
     /// Bytes of the first request that were read to determine the version.
     pub replay: Vec<u8>,
     pub version: Version,
-    /// The listener whose server name was asked for; `None` without TLS.
-    pub tls: Option<Rc<ListenerState>>,
+    pub tls: ClientTls,
+}
+
+/// The client's side of TLS. All of it is empty without.
+#[derive(Default)]
+pub(crate) struct ClientTls {
+    /// The one whose server name was asked for.
+    pub listener: Option<Rc<ListenerState>>,
     /// `None` unless backends are to learn it.
     pub identity: Option<Box<ClientIdentity>>,
+    /// Of the ClientHello.
+    pub server_name: Option<Box<str>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -358,8 +366,11 @@ impl Opener {
                     transport: Transport::Tls(Box::new(stream)),
                     replay: Vec::new(),
                     version: if is_http2 { Version::Http2 } else { Version::Http1 },
-                    tls: Some(state),
-                    identity,
+                    tls: ClientTls {
+                        listener: Some(state),
+                        identity,
+                        server_name: name.map(String::into_boxed_str),
+                    },
                 }));
             }
         };
@@ -430,7 +441,7 @@ async fn start_plain(permit: &ConnectionPermit, stream: TcpStream) -> Option<Neg
     };
     let replay = first.ok()?;
     let version = if replay.starts_with(PREFACE_LINE) { Version::Http2 } else { Version::Http1 };
-    Some(Negotiated { transport: Transport::Plain(stream), replay, version, tls: None, identity: None })
+    Some(Negotiated { transport: Transport::Plain(stream), replay, version, tls: ClientTls::default() })
 }
 
 /// Reads until it is clear whether the preface of HTTP/2 is what begins here.

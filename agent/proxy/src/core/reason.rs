@@ -69,6 +69,7 @@ impl Reason {
             | Self::Rule
             | Self::AuthDenied
             | Self::AuthFailed
+            | Self::MadePath
             | Self::NoEndpoint
             | Self::BackendFull
             | Self::ConnectFailed
@@ -92,7 +93,7 @@ impl Reason {
         match self {
             Self::NoListener | Self::NoRoute => Some(GrpcCode::Unimplemented),
             Self::Timeout => Some(GrpcCode::DeadlineExceeded),
-            Self::Loop => Some(GrpcCode::Unknown),
+            Self::Loop | Self::MadePath => Some(GrpcCode::Unknown),
             Self::AuthDenied => Some(GrpcCode::PermissionDenied),
             Self::Rule
             | Self::PolicyInvalid
@@ -143,8 +144,25 @@ pub(crate) enum GrpcCode {
     DeadlineExceeded = 4,
     PermissionDenied = 7,
     Unimplemented = 12,
+    Internal = 13,
     Unavailable = 14,
     Unauthenticated = 16,
+}
+
+// === impl GrpcCode ===
+
+impl GrpcCode {
+    /// gRPC's own mapping (`http-grpc-status-mapping.md`).
+    pub(crate) fn of_http(status: StatusCode) -> Self {
+        match status.as_u16() {
+            400 => Self::Internal,
+            401 => Self::Unauthenticated,
+            403 => Self::PermissionDenied,
+            404 => Self::Unimplemented,
+            429 | 502 | 503 | 504 => Self::Unavailable,
+            _ => Self::Unknown,
+        }
+    }
 }
 
 reasons! {
@@ -194,6 +212,8 @@ reasons! {
     AuthDenied = FORBIDDEN "auth_denied" "this request is not authorised",
     /// An external auth service did not answer, or not in a way that says anything.
     AuthFailed = SERVICE_UNAVAILABLE "auth_failed" "this request could not be authorised",
+    /// A PathRewrite of the rule made no path of the request's.
+    MadePath = INTERNAL_SERVER_ERROR "made_path" "the route makes no path of this one",
     NoEndpoint = SERVICE_UNAVAILABLE "no_endpoint" "no healthy backend",
     /// It has as many requests as its policy permits, and as many wait.
     BackendFull = SERVICE_UNAVAILABLE "backend_full" "the backend has too many requests",

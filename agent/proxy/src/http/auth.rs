@@ -30,6 +30,7 @@ use crate::http::body::{Content, Deadline};
 use crate::http::change::Change;
 use crate::http::decide::{Decision, Guarded, Next, OwnAnswer, Step};
 use crate::http::plan::Passage;
+use crate::http::templates::Connected;
 use crate::http::{headers, loops, request_id};
 use crate::upstream::attempt::{self, AttemptError, UpstreamResponse};
 use crate::upstream::discard::discard_rest;
@@ -149,7 +150,14 @@ impl Authorizer {
                 let chain = headers::chain(fields, passage.trusted_hops, &client.address);
                 *known = headers::disbelieve(fields, *known, chain.as_ref());
                 granted.iter().flatten().for_each(|change| change.apply(fields));
-                unrouted.route(&outgoing.parts)
+                let connected = Connected {
+                    peer: client.peer,
+                    address: &client.address,
+                    server_name: client.server_name.as_deref(),
+                    trusted_hops: passage.trusted_hops,
+                    request_id: passage.request_id,
+                };
+                unrouted.route(client.limits(), connected, &outgoing.parts)
             }
         };
         Ok(Passed { decision, response })

@@ -45,12 +45,12 @@ const PING_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(crate) async fn serve(connection: Connection, clients: &Rc<Clients>, service: Rc<Service>) {
     let Connection { peer, local, permit, start, charge } = connection;
-    let Negotiated { transport, replay, version, tls, identity } = start;
+    let Negotiated { transport, replay, version, tls } = start;
     let check = match version {
         Version::Http1 => ProtocolCheck::Http1(Framing::default()),
         Version::Http2 => ProtocolCheck::Http2(FrameBudget::default()),
     };
-    let client = Rc::new(Client::new((peer, local), (tls, identity), permit, version, charge, clients));
+    let client = Rc::new(Client::new((peer, local), tls, permit, version, charge, clients));
     let limits = client.limits();
     let registered = clients.register(&client, &service.snapshot.load());
     let stream = CheckedStream::new(transport, replay, check, client.progress.clone());

@@ -1,6 +1,7 @@
 //! From a request head to what is done with it: which listener, which rule, which backend. Nothing
 //! here waits, or depends on the parser that the head comes from.
 
+mod complete;
 #[cfg(test)]
 mod tests;
 
@@ -11,9 +12,8 @@ use std::sync::Arc;
 
 use http::{HeaderName, HeaderValue, Method, StatusCode, header};
 use portcullis_model::{
-    Action, BackendName, BackendTarget, Cors, ExternalAuth, Failure, Filter, Found, HeaderEdit, Limits,
-    Listener, ListenerFilter, Port, Redirect, RequestHead, RouteTable, Rule, Scheme, Selected,
-    WeightedBackend,
+    Action, BackendTarget, Cors, DirectResponse, ExternalAuth, Failure, Filter, Found, HeaderEdit, Limits,
+    Listener, ListenerFilter, Port, RequestHead, RouteTable, Rule, Scheme, Selected, WeightedBackend,
 };
 
 use crate::core::head::{Fields, Head, KnownField, KnownFields};
@@ -21,11 +21,12 @@ use crate::core::origin::{self, Claim};
 use crate::core::reason::Reason;
 use crate::http::cors::{CrossOrigin, Preflight};
 use crate::http::edge::{self, Target};
-use crate::http::plan::{ForwardPlan, HostToSend};
+use crate::http::loops;
+use crate::http::plan::ForwardPlan;
 use crate::http::policy::{self, Judge, Refused, Sender};
 use crate::http::rate_limit::{Exhausted, RateLimits};
-use crate::http::session::{SessionPlan, Sessions};
-use crate::http::{headers, loops};
+use crate::http::session::Sessions;
+use crate::http::templates::{Connected, FilledTemplates};
 use crate::log::record::Destination;
 
 pub(crate) enum Decision<'s> {
@@ -48,7 +49,8 @@ pub(crate) struct Guarded<'s> {
 
 /// A filter on the way.
 pub(crate) enum Step<'s> {
-    Edit(&'s HeaderEdit),
+    /// Owned where it was filled in for the request.
+    Edit(Cow<'s, HeaderEdit>),
     Ask(&'s ExternalAuth),
     Fail(&'s Failure),
 }
@@ -68,7 +70,7 @@ pub(crate) struct Unrouted<'s> {
     scheme: Scheme,
     port: u16,
     sender: Sender,
-    limits: Rc<RateLimits>,
+    rates: Rc<RateLimits>,
     sessions: Option<Rc<Sessions>>,
 }
 
@@ -79,7 +81,10 @@ pub(crate) enum OwnAnswer<'s> {
         status: StatusCode,
         location: String,
         cross_origin: Option<Box<CrossOrigin<'s>>>,
+        filled: Option<Box<FilledTemplates>>,
     },
+    /// Boxed: few answers are such.
+    Response(Box<Given<'s>>),
     /// To the question whether a page may send a request that the rule takes.
     Preflight { rule: &'s Rule, cross_origin: CrossOrigin<'s>, asked: Box<Preflight> },
     /// The rule cannot serve the request.
@@ -88,6 +93,16 @@ pub(crate) enum OwnAnswer<'s> {
     Reason(Reason, StatusCode),
     /// A rate limit is used up.
     Exhausted(Exhausted),
+}
+
+/// A response that a RouteFilter gives.
+pub(crate) struct Given<'s> {
+    pub rule: &'s Rule,
+    /// The one that has the filter, if it is not the rule.
+    pub backend: Option<&'s WeightedBackend>,
+    pub response: &'s DirectResponse,
+    pub cross_origin: Option<Box<CrossOrigin<'s>>>,
+    pub filled: Option<Box<FilledTemplates>>,
 }
 
 impl<'s> Decision<'s> {
@@ -118,6 +133,15 @@ impl<'s> Decision<'s> {
             Self::Guarded(guarded) => guarded.next.rule(),
         }
     }
+
+    /// The fields of templates, if there are any.
+    pub(crate) fn filled(&self) -> Option<&FilledTemplates> {
+        match self {
+            Self::Forward(plan) => plan.filled.as_deref(),
+            Self::Own(own) => own.filled(),
+            Self::Guarded(guarded) => guarded.next.filled(),
+        }
+    }
 }
 
 impl<'s> OwnAnswer<'s> {
@@ -126,6 +150,7 @@ impl<'s> OwnAnswer<'s> {
             Self::Redirect { rule, .. } | Self::Preflight { rule, .. } => {
                 Destination { rule: Some(&rule.id), ..Destination::default() }
             }
+            Self::Response(given) => Destination { rule: Some(&given.rule.id), ..Destination::default() },
             Self::Failed { .. } | Self::Reason(..) | Self::Exhausted(_) => Destination::default(),
         }
     }
@@ -135,7 +160,16 @@ impl<'s> OwnAnswer<'s> {
             Self::Redirect { cross_origin, .. } | Self::Failed { cross_origin, .. } => {
                 cross_origin.as_deref()
             }
+            Self::Response(given) => given.cross_origin.as_deref(),
             Self::Preflight { .. } | Self::Reason(..) | Self::Exhausted(_) => None,
+        }
+    }
+
+    fn filled(&self) -> Option<&FilledTemplates> {
+        match self {
+            Self::Redirect { filled, .. } => filled.as_deref(),
+            Self::Response(given) => given.filled.as_deref(),
+            Self::Preflight { .. } | Self::Failed { .. } | Self::Reason(..) | Self::Exhausted(_) => None,
         }
     }
 }
@@ -145,7 +179,16 @@ impl<'s> Next<'s> {
         match self {
             Self::Forward(plan) => Some(plan.rule),
             Self::Own(OwnAnswer::Redirect { rule, .. }) => Some(rule),
+            Self::Own(OwnAnswer::Response(given)) => Some(given.rule),
             Self::Own(_) | Self::Route(_) => None,
+        }
+    }
+
+    pub(crate) fn filled(&self) -> Option<&FilledTemplates> {
+        match self {
+            Self::Forward(plan) => plan.filled.as_deref(),
+            Self::Own(own) => own.filled(),
+            Self::Route(_) => None,
         }
     }
 
@@ -177,11 +220,25 @@ pub(crate) struct Arrival<'r> {
     /// `None` in tests: rules have no sessions then.
     pub sessions: Option<&'r Rc<Sessions>>,
     pub judge: Judge<'r>,
+    pub connected: Connected<'r>,
 }
 
-impl Arrival<'_> {
-    fn scheme(&self) -> Scheme {
-        if self.tls.is_some() { Scheme::Https } else { Scheme::Http }
+/// The circumstances in which a request is routed.
+#[derive(Clone, Copy)]
+struct Circumstances<'r> {
+    limits: &'r Limits,
+    scheme: Scheme,
+    port: u16,
+    sessions: Option<&'r Rc<Sessions>>,
+    judge: Judge<'r>,
+    connected: Connected<'r>,
+}
+
+impl<'r> Arrival<'r> {
+    fn at(self, port: u16) -> Circumstances<'r> {
+        let Self { limits, tls, sessions, judge, connected, .. } = self;
+        let scheme = if tls.is_some() { Scheme::Https } else { Scheme::Http };
+        Circumstances { limits, scheme, port, sessions, judge, connected }
     }
 }
 
@@ -229,11 +286,11 @@ pub(crate) fn decide<'s>(
     {
         return (refused.into(), Some(listener));
     }
-    let from = (arrival.scheme(), port.key.number, arrival.judge);
+    let circumstances = arrival.at(port.key.number);
     let decision = if listener.filters.is_empty() {
-        route(listener, routes, &target, from, arrival.sessions, head)
+        route(listener, routes, &target, circumstances, head)
     } else {
-        filtered(listener, routes, &target, from, arrival.sessions, head)
+        filtered(listener, routes, &target, circumstances, head)
     };
     (decision, Some(listener))
 }
@@ -243,13 +300,12 @@ fn route<'s>(
     listener: &Listener,
     routes: &'s RouteTable,
     target: &Target<'_>,
-    (scheme, port, judge): (Scheme, u16, Judge<'_>),
-    sessions: Option<&Rc<Sessions>>,
+    circumstances: Circumstances<'_>,
     head: &impl Head,
 ) -> Decision<'s> {
     let request = RoutedHead { head, method: head.method(), target, query: OnceCell::new() };
     if let Some(asked) = Preflight::of(head)
-        && let Some(decision) = preflight(routes, &request, asked, judge)
+        && let Some(decision) = preflight(routes, &request, asked, circumstances.judge)
     {
         return decision;
     }
@@ -259,6 +315,7 @@ fn route<'s>(
         );
         return Reason::NoRoute.into();
     };
+    let Circumstances { sessions, judge, .. } = circumstances;
     if let Some(policy) = &found.rule.policy
         && let Err(refused) = policy::admit(policy, judge, head.fields())
     {
@@ -266,37 +323,29 @@ fn route<'s>(
     }
     let session = sessions.and_then(|sessions| sessions.plan(found.rule, head.fields()));
     let (session, home) = session.unzip();
-    match &found.rule.action {
-        _ if let Some((backend, name)) = home.flatten() => plan(&request, found, backend, name, session),
-        Action::Redirect(redirect) => {
-            let own = OwnAnswer::Redirect {
-                rule: found.rule,
-                status: redirect.status,
-                location: location(redirect, &request, found.prefix, scheme, port),
-                cross_origin: cross_origin(&found.rule.filters, head),
-            };
-            if found.rule.filters.iter().any(is_auth) {
-                return request.guarded(steps(&found.rule.filters), Next::Own(own));
-            }
-            Decision::Own(own)
-        }
-        Action::Fail(failure) => failed(found.rule, failure, head),
+    let routed = Routed { request: &request, circumstances, listener };
+    let decision = match &found.rule.action {
+        _ if let Some((backend, name)) = home.flatten() => routed.plan(found, backend, name, session),
+        Action::Redirect(redirect) => routed.redirect(found, redirect),
+        Action::Respond(response) => routed.respond(found.rule, None, response),
+        Action::Fail(failure) => Ok(failed(found.rule, failure, head)),
         Action::Forward(split) => {
             let backend = split.pick(fastrand::u64(..));
             match &backend.target {
-                BackendTarget::Invalid(failure) => failed(found.rule, failure, head),
-                BackendTarget::Known(name) => plan(&request, found, backend, name, session),
+                BackendTarget::Invalid(failure) => Ok(failed(found.rule, failure, head)),
+                BackendTarget::Respond(response) => routed.respond(found.rule, Some(backend), response),
+                BackendTarget::Known(name) => routed.plan(found, backend, name, session),
             }
         }
-    }
+    };
+    decision.unwrap_or_else(Into::into)
 }
 
 fn filtered<'s>(
     listener: &'s Arc<Listener>,
     routes: &'s RouteTable,
     target: &Target<'_>,
-    (scheme, port, judge): (Scheme, u16, Judge<'_>),
-    sessions: Option<&Rc<Sessions>>,
+    circumstances: Circumstances<'_>,
     head: &impl Head,
 ) -> Decision<'s> {
     let steps = listener.filters.iter().map(|filter| match filter {
@@ -308,10 +357,11 @@ fn filtered<'s>(
         path: target.path.clone().into_owned().into(),
         fields: target.fields,
     };
+    let Circumstances { scheme, port, sessions, judge, .. } = circumstances;
     // Filters may change the fields that list it.
-    let (sender, limits) = (judge.sender.resolved(head.fields()), judge.limits.clone());
+    let (sender, rates) = (judge.sender.resolved(head.fields()), judge.limits.clone());
     let sessions = sessions.cloned();
-    let unrouted = Unrouted { listener, routes, target: owned, scheme, port, sender, limits, sessions };
+    let unrouted = Unrouted { listener, routes, target: owned, scheme, port, sender, rates, sessions };
     let request = RoutedHead { head, method: head.method(), target, query: OnceCell::new() };
     request.guarded(steps.collect(), Next::Route(unrouted))
 }
@@ -324,23 +374,30 @@ impl<'s> Unrouted<'s> {
 
     /// Looks for the route. "Implementations MUST evaluate route matching exactly once after the
     /// last ListenerFilter has run": the listener stays the same.
-    pub(crate) fn route(self, head: &impl Head) -> Decision<'s> {
-        let judge = Judge { sender: self.sender, limits: &self.limits };
-        let from = (self.scheme, self.port, judge);
-        route(self.listener, self.routes, &self.target, from, self.sessions.as_ref(), head)
+    pub(crate) fn route(self, limits: &Limits, connected: Connected<'_>, head: &impl Head) -> Decision<'s> {
+        let Self { listener, routes, target, scheme, port, sender, rates, sessions } = self;
+        let (sessions, judge) = (sessions.as_ref(), Judge { sender, limits: &rates });
+        let circumstances = Circumstances { limits, scheme, port, sessions, judge, connected };
+        route(listener, routes, &target, circumstances, head)
     }
 }
 
-fn is_auth(filter: &Filter) -> bool {
-    matches!(filter, Filter::ExternalAuth(_))
-}
-
 /// The filters that change what auth services see, and those services.
-fn steps<'s>(filters: impl IntoIterator<Item = &'s Filter>) -> Vec<Step<'s>> {
+fn steps<'s>(
+    filters: impl IntoIterator<Item = &'s Filter>,
+    filled: Option<&FilledTemplates>,
+) -> Vec<Step<'s>> {
+    let mut filled = FilledTemplates::request_edits(filled);
     let steps = filters.into_iter().filter_map(|filter| match filter {
-        Filter::RequestHeaders(edit) => Some(Step::Edit(edit)),
+        Filter::RequestHeaders(edit) => Some(Step::Edit(Cow::Borrowed(edit))),
+        Filter::RequestTemplates(_) => filled.next().map(|edit| Step::Edit(Cow::Owned(edit.clone()))),
         Filter::ExternalAuth(auth) => Some(Step::Ask(auth)),
-        Filter::ResponseHeaders(_) | Filter::Rewrite(_) | Filter::Cors(_) | Filter::Mirror(_) => None,
+        Filter::ResponseHeaders(_)
+        | Filter::ResponseTemplates(_)
+        | Filter::Rewrite(_)
+        | Filter::Substitution(_)
+        | Filter::Cors(_)
+        | Filter::Mirror(_) => None,
     });
     steps.collect()
 }
@@ -401,7 +458,7 @@ fn cors(found: Found<'_>) -> Option<(&Rule, &Cors)> {
     let rule = &**found.rule;
     let of_backend = match &rule.action {
         Action::Forward(split) => split.pick(fastrand::u64(..)).filters.as_slice(),
-        Action::Redirect(_) | Action::Fail(_) => &[],
+        Action::Redirect(_) | Action::Respond(_) | Action::Fail(_) => &[],
     };
     let filter = rule.filters.iter().chain(of_backend).find_map(Filter::cors)?;
     Some((rule, filter))
@@ -412,85 +469,11 @@ fn cross_origin<'s>(filters: &'s [Filter], head: &impl Head) -> Option<Box<Cross
     Some(Box::new(CrossOrigin::of(filter, head.fields())))
 }
 
-fn plan<'s>(
-    request: &RoutedHead<'_, impl Head>,
-    found: Found<'s>,
-    backend: &'s WeightedBackend,
-    name: &'s BackendName,
-    session: Option<SessionPlan<'s>>,
-) -> Decision<'s> {
-    let mut is_guarded = false;
-    let mut path = match &request.target.path {
-        Cow::Borrowed(_) => None,
-        Cow::Owned(normal) => Some(normal.clone()),
-    };
-    let (mut host, mut cross_origin) = (None, None);
-    for filter in found.rule.filters.iter().chain(&backend.filters) {
-        let rewrite = match filter {
-            Filter::Rewrite(rewrite) => rewrite,
-            Filter::Cors(filter) => {
-                cross_origin = Some(Box::new(CrossOrigin::of(filter, request.head.fields())));
-                continue;
-            }
-            Filter::ExternalAuth(_) => {
-                is_guarded = true;
-                continue;
-            }
-            Filter::RequestHeaders(_) | Filter::ResponseHeaders(_) | Filter::Mirror(_) => continue,
-        };
-        if let Some(change) = &rewrite.path {
-            path = Some(change.apply(&request.target.path, found.prefix).into_owned());
-        }
-        host = rewrite.hostname.as_ref().or(host);
-    }
-    let (named, field) = request.named_and_field();
-    let host = match (host, &field) {
-        (Some(rewritten), _) => HostToSend::Rewritten(headers::copy_value(rewritten)),
-        (None, Some(_)) => HostToSend::Unchanged,
-        (None, None) => HostToSend::Authority,
-    };
-    let authority = named.or(field).unwrap_or(HeaderValue::from_static(""));
-    let (rule, fields) = (&**found.rule, request.target.fields);
-    let (granted, begun) = (Vec::new(), None);
-    let session = session.map(Box::new);
-    let plan = ForwardPlan {
-        rule,
-        backend,
-        name,
-        authority,
-        path,
-        host,
-        fields,
-        cross_origin,
-        session,
-        granted,
-        begun,
-    };
-    if is_guarded {
-        let steps = steps(rule.filters.iter().chain(&backend.filters));
-        return request.guarded(steps, Next::Forward(plan));
-    }
-    Decision::Forward(plan)
-}
-
-/// The `Location` of a redirect.
-fn location(
-    redirect: &Redirect,
-    request: &RoutedHead<'_, impl Head>,
-    prefix: &str,
-    scheme: Scheme,
-    port: u16,
-) -> String {
-    let scheme = redirect.scheme.unwrap_or(scheme);
-    let host = redirect.hostname.as_deref().unwrap_or(&request.target.host);
-    let path = &request.target.path;
-    let path = redirect.path.as_ref().map_or(Cow::Borrowed(&**path), |change| change.apply(path, prefix));
-    // "If no port is specified, the redirect port MUST be derived": from an explicit scheme its
-    // well-known port, else the listener's. A scheme's well-known port is left out of `Location`.
-    let port = redirect.port.or(redirect.scheme.map(Scheme::default_port)).unwrap_or(port);
-    let port = if port == scheme.default_port() { String::new() } else { format!(":{port}") };
-    let query = request.head.query().map_or_else(String::new, |query| format!("?{query}"));
-    format!("{scheme}://{host}{port}{path}{query}")
+/// A request for a rule, and where it came.
+struct Routed<'r, H> {
+    request: &'r RoutedHead<'r, H>,
+    circumstances: Circumstances<'r>,
+    listener: &'r Listener,
 }
 
 /// The head as routes see it.

@@ -208,7 +208,7 @@ pub(crate) fn edit(fields: &mut impl FieldsMut, edit: &HeaderEdit) {
 
 /// A copy of a name of the configuration. A clone would count references in memory that all cores
 /// share.
-fn copy_name(name: &HeaderName) -> HeaderName {
+pub(crate) fn copy_name(name: &HeaderName) -> HeaderName {
     HeaderName::from_lowercase(name.as_str().as_bytes()).unwrap_or_else(|_| name.clone())
 }
 

@@ -21,6 +21,28 @@ pub fn normalise(path: &str) -> Result<Cow<'_, str>, Reason> {
     resolve(&unescape(path)?).map(Cow::Owned)
 }
 
+/// The normal form of a path that a rule made of a request's. Segments that would lead upwards are
+/// no matter of taste here: the rule's owner meant what precedes them to stay.
+///
+/// # Errors
+/// The reason why it is no path.
+pub(crate) fn normalise_made(path: &str) -> Result<Cow<'_, str>, Reason> {
+    if !path.starts_with('/') {
+        return Err(Reason::PathNotAbsolute);
+    }
+    if path.contains(['?', '#']) {
+        return Err(Reason::PathCharacter);
+    }
+    if is_plain(path.as_bytes()) {
+        return Ok(Cow::Borrowed(path));
+    }
+    let plain = unescape(path)?;
+    if plain.split('/').any(|segment| matches!(segment, "." | "..")) {
+        return Err(Reason::PathDotParameter);
+    }
+    resolve(&plain).map(Cow::Owned)
+}
+
 /// True if nothing in it could call for a change or a refusal.
 fn is_plain(path: &[u8]) -> bool {
     let mut previous = 0;
@@ -106,6 +128,32 @@ mod tests {
             assert_eq!(normalise(raw).as_deref(), Ok(normal), "{raw}");
             let again = normalise(normal);
             assert_eq!(again.as_deref(), Ok(normal), "{raw} once more");
+        }
+    }
+
+    #[test]
+    fn made_paths_stay_below_what_they_were_made_of() {
+        for (made, normal) in [
+            ("/a/b", Some("/a/b")),
+            ("//a//b", Some("/a/b")),
+            ("/%61", Some("/a")),
+            ("/a/...", Some("/a/...")),
+            ("/.a/b..", Some("/.a/b..")),
+            ("", None),
+            ("a", None),
+            ("/..", None),
+            ("/a/../b", None),
+            ("/a/%2e%2E/b", None),
+            ("/a/.", None),
+            ("/a/..;x", None),
+            ("/a?b", None),
+            ("/a#b", None),
+            ("/a%2fb", None),
+            ("/a%2", None),
+            ("/a\\b", None),
+            ("/a b", None),
+        ] {
+            assert_eq!(normalise_made(made).ok().as_deref(), normal, "{made}");
         }
     }
 

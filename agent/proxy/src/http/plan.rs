@@ -18,6 +18,7 @@ use crate::http::grpc::{self, Call};
 use crate::http::headers::{self, Forwarded};
 use crate::http::loops;
 use crate::http::session::SessionPlan;
+use crate::http::templates::{self, FilledTemplates};
 use crate::log::record::Destination;
 
 /// A request on its way to a backend.
@@ -39,6 +40,8 @@ pub(crate) struct ForwardPlan<'s> {
     /// The time at which the first of them was asked.
     pub begun: Option<Instant>,
     pub session: Option<Box<SessionPlan<'s>>>,
+    /// `None` if no filter has templates.
+    pub filled: Option<Box<FilledTemplates>>,
 }
 
 /// The `Host` that the backend gets.
@@ -168,13 +171,22 @@ impl<'s> ForwardPlan<'s> {
             HostToSend::Rewritten(host) => fields.insert(header::HOST, host.clone()),
         }
         let mut granted = self.granted.iter();
+        let mut filled = FilledTemplates::request_edits(self.filled.as_deref());
         for filter in self.filters() {
             match filter {
                 Filter::RequestHeaders(edit) => headers::edit(fields, edit),
+                Filter::RequestTemplates(_) => {
+                    filled.next().into_iter().for_each(|edit| headers::edit(fields, edit));
+                }
                 Filter::ExternalAuth(_) => {
                     granted.next().into_iter().flatten().for_each(|change| change.apply(fields));
                 }
-                Filter::ResponseHeaders(_) | Filter::Rewrite(_) | Filter::Cors(_) | Filter::Mirror(_) => {}
+                Filter::ResponseHeaders(_)
+                | Filter::ResponseTemplates(_)
+                | Filter::Rewrite(_)
+                | Filter::Substitution(_)
+                | Filter::Cors(_)
+                | Filter::Mirror(_) => {}
             }
         }
         if let Some(timeout) = passage.call.and_then(|call| call.shortened(self.limit())) {
@@ -186,15 +198,23 @@ impl<'s> ForwardPlan<'s> {
 
     /// The names that its trailers must not have, because filters decide about them.
     pub(crate) fn edited_names(&self) -> Vec<HeaderName> {
-        let edits = self.filters().filter_map(|filter| match filter {
-            Filter::RequestHeaders(edit) => Some(edit),
-            Filter::ResponseHeaders(_)
-            | Filter::Rewrite(_)
-            | Filter::Mirror(_)
-            | Filter::Cors(_)
-            | Filter::ExternalAuth(_) => None,
-        });
-        edits.flat_map(headers::edited).collect()
+        let mut names = Vec::new();
+        for filter in self.filters() {
+            match filter {
+                Filter::RequestHeaders(edit) => names.extend(headers::edited(edit)),
+                Filter::RequestTemplates(templates) => {
+                    names.extend(templates.names().map(headers::copy_name));
+                }
+                Filter::ResponseHeaders(_)
+                | Filter::ResponseTemplates(_)
+                | Filter::Rewrite(_)
+                | Filter::Substitution(_)
+                | Filter::Mirror(_)
+                | Filter::Cors(_)
+                | Filter::ExternalAuth(_) => {}
+            }
+        }
+        names
     }
 
     /// The backends that get a copy of this request.
@@ -212,14 +232,11 @@ impl<'s> ForwardPlan<'s> {
         if let Some(protocol) = upgrade {
             headers::announce_upgrade(fields, protocol);
         }
+        let mut filled = FilledTemplates::response_edits(self.filled.as_deref());
         for filter in self.filters() {
             match filter {
-                Filter::ResponseHeaders(edit) => headers::edit(fields, edit),
                 Filter::Cors(_) => self.cross_origin.iter().for_each(|it| it.edit(fields)),
-                Filter::RequestHeaders(_)
-                | Filter::Rewrite(_)
-                | Filter::Mirror(_)
-                | Filter::ExternalAuth(_) => {}
+                other => templates::edit_response(fields, other, &mut filled),
             }
         }
     }

@@ -17,7 +17,7 @@ use crate::core::reason::{GrpcCode, Reason};
 use crate::core::snapshot::Current;
 use crate::core::stats::{CoreCounters, NotAdmitted};
 use crate::http::answer::{self, Answer};
-use crate::http::decide::{self, Arrival, Decision, OwnAnswer};
+use crate::http::decide::{self, Arrival, Decision, Given, OwnAnswer};
 use crate::http::grpc::Call;
 use crate::http::headers::{self, Via};
 use crate::http::plan::Passage;
@@ -25,6 +25,7 @@ use crate::http::policy::{Judge, Sender};
 use crate::http::rate_limit::RateLimits;
 use crate::http::request_id;
 use crate::http::session::Sessions;
+use crate::http::templates::Connected;
 use crate::log::access_log::AccessLog;
 use crate::log::record::{Destination, LoggedRequest, Outcome, Record};
 
@@ -95,6 +96,13 @@ impl Router {
             pseudonym: client.pseudonym(),
             sessions: Some(&self.sessions),
             judge: Judge { sender: Sender::new(client.peer, self.trusted_hops), limits: &self.rate_limits },
+            connected: Connected {
+                peer: client.peer,
+                address: &client.address,
+                server_name: client.server_name.as_deref(),
+                trusted_hops: self.trusted_hops,
+                request_id: logged.as_ref().map(|(logged, _)| &logged.id),
+            },
         };
         let (decision, listener) = decide::decide(arrival, port, head);
         let listener = listener.map(|listener| self.listeners.get(listener));
@@ -121,7 +129,10 @@ impl Router {
         Passage {
             trusted_hops: self.trusted_hops,
             via: self.via.as_ref().map(|via| via.received_by(request.version)),
-            request_id: request.logged.as_ref().map(|(logged, _)| &logged.id),
+            request_id: match request.decision.filled() {
+                Some(filled) => Some(&filled.request_id),
+                None => request.logged.as_ref().map(|(logged, _)| &logged.id),
+            },
             listener: request.listener_id(),
             call: request.grpc.as_ref().map(|(_, call)| *call),
         }
@@ -158,11 +169,12 @@ impl Router {
         own: &OwnAnswer<'_>,
     ) -> (Answer, Option<Box<Record>>) {
         let (mut answer, status, reason) = match own {
-            OwnAnswer::Redirect { rule, status, location, .. } => {
-                let answer = answer::redirect(rule, *status, location);
+            OwnAnswer::Redirect { rule, status, location, filled, .. } => {
+                let answer = answer::redirect(rule, *status, location, filled.as_deref());
                 let status = answer.status();
                 (answer, status, None)
             }
+            OwnAnswer::Response(given) => (self.given(request, given), given.response.status, None),
             OwnAnswer::Preflight { cross_origin, asked, .. } => {
                 let answer = cross_origin.answer(asked);
                 let status = answer.status();
@@ -189,6 +201,21 @@ impl Router {
         // An answer to HEAD has no body.
         let answer = if request.method == Method::HEAD { answer.map(|_| Bytes::new()) } else { answer };
         (answer, record)
+    }
+
+    fn given(&self, request: &Routed<'_>, given: &Given<'_>) -> Answer {
+        let grpc = request.grpc.as_ref().map(|(content_type, _)| content_type);
+        let mut answer = answer::direct(given.response, grpc);
+        let of_backend = given.backend.iter().flat_map(|backend| &backend.filters);
+        let filters = given.rule.filters.iter().chain(of_backend);
+        answer::edit(filters, given.filled.as_deref(), answer.headers_mut());
+        // The length that GET would have got; these two have none.
+        let has_length = !matches!(answer.status(), StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
+        if request.is_head() && has_length {
+            let length = HeaderValue::from(answer.body().len());
+            answer.headers_mut().insert(header::CONTENT_LENGTH, length);
+        }
+        answer
     }
 
     fn explain(&self, client: &Client, request: &Routed<'_>, reason: Reason, status: StatusCode) -> Answer {

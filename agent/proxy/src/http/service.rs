@@ -132,7 +132,9 @@ impl Service {
             request.decision = decision;
             return Ok(Vec::new());
         };
-        let passage = self.router.passage(request);
+        let filled_id = guarded.next.filled().map(|filled| filled.request_id.clone());
+        let mut passage = self.router.passage(request);
+        passage.request_id = filled_id.as_ref().or(passage.request_id);
         let passed = self.authorizer.pass(client, passage, &mut guarded, outgoing).await;
         match passed {
             Ok(Passed { decision, response }) => {
@@ -164,7 +166,7 @@ impl Service {
                 let denied = if request.is_head() { denied.map(|_| Content::Text(None)) } else { *denied };
                 let mut response = denied.map(|content| Body::new(content, exchange, record));
                 if let Some(rule) = request.decision.rule() {
-                    answer::edit(rule, response.headers_mut());
+                    answer::edit(&rule.filters, request.decision.filled(), response.headers_mut());
                 }
                 if let Some(cross_origin) = request.decision.cross_origin() {
                     cross_origin.edit(response.headers_mut());

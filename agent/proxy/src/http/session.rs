@@ -102,13 +102,13 @@ impl Sessions {
         let mut valid = sessions.filter(|session| !session.is_over(persistence.absolute_timeout, now));
         let weighted = match &rule.action {
             Action::Forward(split) => split.backends(),
-            Action::Redirect(_) | Action::Fail(_) => &[],
+            Action::Redirect(_) | Action::Respond(_) | Action::Fail(_) => &[],
         };
         let home = |session: &Session| {
             let mut backends =
                 weighted.iter().chain(&persistence.drained).filter_map(|backend| match &backend.target {
                     BackendTarget::Known(name) => Some((backend, name)),
-                    BackendTarget::Invalid(_) => None,
+                    BackendTarget::Respond(_) | BackendTarget::Invalid(_) => None,
                 });
             let found = backends.find(|(_, name)| fingerprint(name.as_str()) == session.backend);
             found.filter(|(_, name)| self.pools.takes(name, session.endpoint))

@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use http::Method;
 use portcullis_model::{
-    Entry, Gateway, HostPattern, ListenerId, ObjectName, ParentKind, PathMatch, PathRewrite, PathTable,
-    PortKey, PortListeners, Precedence, Rewrite, RouteMatch, RouteOrigin, RuleId, Serves, Split, Timeouts,
-    TlsTermination, ValueMatch,
+    BackendName, Entry, Gateway, HostPattern, ListenerId, ObjectName, ParentKind, PathMatch, PathRewrite,
+    PathTable, PortKey, PortListeners, Precedence, Redirect, Rewrite, RouteMatch, RouteOrigin, RuleId,
+    Serves, Split, Timeouts, TlsTermination, ValueMatch,
 };
 
 use super::*;
 use crate::core::head::plain::{PlainHead, get};
+use crate::http::plan::HostToSend;
 use crate::http::rate_limit::SharedRateLimits;
 
 const HOST: (&str, &str) = ("host", "a.com:8080");
@@ -71,7 +72,15 @@ fn shown(port: &Port, tls: Option<&Arc<Listener>>, head: &PlainHead) -> String {
     let pseudonym = HeaderValue::from_static("portcullis-1");
     let rates = Rc::new(RateLimits::new(SharedRateLimits::default()));
     let judge = Judge { sender: Sender::Known(None), limits: &rates };
-    let arrival = Arrival { limits: &limits, tls, pseudonym: &pseudonym, sessions: None, judge };
+    let address = HeaderValue::from_static("192.0.2.1");
+    let connected = Connected {
+        peer: "192.0.2.1:4711".parse().unwrap(),
+        address: &address,
+        server_name: Some("a.com"),
+        trusted_hops: 0,
+        request_id: None,
+    };
+    let arrival = Arrival { limits: &limits, tls, pseudonym: &pseudonym, sessions: None, judge, connected };
     let (decision, listener) = decide(arrival, Some(port), head);
     let decision = match decision {
         Decision::Forward(plan) => {
@@ -91,6 +100,7 @@ fn shown(port: &Port, tls: Option<&Arc<Listener>>, head: &PlainHead) -> String {
             format!("{} {}", status.as_u16(), Reason::Rule.name())
         }
         Decision::Guarded(guarded) => format!("guarded by {} filters", guarded.steps.len()),
+        Decision::Own(OwnAnswer::Response(given)) => format!("{} given", given.response.status.as_u16()),
         Decision::Own(OwnAnswer::Reason(reason, status)) => format!("{} {}", status.as_u16(), reason.name()),
         Decision::Own(OwnAnswer::Exhausted(exhausted)) => format!("429 {exhausted:?}"),
     };
