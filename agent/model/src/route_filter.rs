@@ -19,6 +19,9 @@ pub struct PathSubstitution {
     written: [Box<str>; 2],
 }
 
+/// The length of paths, in bytes, of which every core keeps the memory that a search took.
+const ORDINARY_PATH: usize = 512;
+
 /// A part of a substituted path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PathPart {
@@ -119,7 +122,11 @@ impl PathSubstitution {
     /// The new path, of `longest` bytes at most. Text of a group that is none by itself, as no part
     /// of an ASCII path is, counts as nothing.
     pub fn apply(&self, path: &str, longest: usize) -> Substituted {
-        let Some(groups) = self.pattern.captures(path.as_bytes()) else { return Substituted::Unchanged };
+        // A clone searches in memory of its own, which grows with the path and goes with the clone:
+        // a core would keep it for each of a tenant's thousands of patterns.
+        let for_this = (path.len() > ORDINARY_PATH).then(|| self.pattern.clone());
+        let pattern = for_this.as_ref().unwrap_or(&self.pattern);
+        let Some(groups) = pattern.captures(path.as_bytes()) else { return Substituted::Unchanged };
         let parts = self.parts.iter().map(|part| part.text(&groups, path));
         if parts.clone().map(str::len).sum::<usize>() > longest {
             return Substituted::TooLong;

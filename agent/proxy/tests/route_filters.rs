@@ -25,6 +25,11 @@ fn below_root(pattern: &str, group: usize) -> Filter {
     substitution(pattern, vec![PathPart::Text("/".into()), PathPart::Group(group)])
 }
 
+/// Groups of a pattern, one behind the other.
+fn jailed(groups: usize) -> Vec<PathPart> {
+    std::iter::once(PathPart::Text("/jail/".into())).chain((1..=groups).map(PathPart::Group)).collect()
+}
+
 fn substitution(pattern: &str, parts: Vec<PathPart>) -> Filter {
     let regex = Regex::new(&format!("^(?:{pattern})$")).unwrap();
     Filter::Substitution(Arc::new(PathSubstitution::new(regex, parts, [pattern, "test"])))
@@ -67,8 +72,11 @@ async fn paths_are_made_by_expressions() {
         rule().prefix("/twice").filter(below_root("/twice/(.*)", 1)).backend_filter(below_root("/a/(.*)", 1)),
         rule().prefix("/escape").filter(below_root("/escape/x(.*)", 1)),
         rule().prefix("/raw").filter(substitution("/raw/(.*)", vec![PathPart::Group(1)])),
+        rule().prefix("/halves").filter(substitution("/halves/(.)-(.)(.*)", jailed(3))),
+        rule().prefix("/codes").filter(substitution("/codes/(%)25(2.)(%)25(2.)(.*)", jailed(5))),
     ];
     let (world, _backend) = World::echo(rules).await;
+    let long = "a/".repeat(2000);
     for via in Via::ALL {
         for (asked, saw) in [
             ("/shop/cart/1?q=/shop/", "/cart/1?q=/shop/"),
@@ -82,12 +90,24 @@ async fn paths_are_made_by_expressions() {
             ("/twice/b/c", "/b/c"),
             ("/escape/y", "/escape/y"),
             ("/escape/x/a", "/a"),
+            ("/halves/a-./..b", "/jail/a./..b"),
+            (&format!("/shop/{long}"), &format!("/{long}")),
         ] {
             let reply = world.send(via, &format!("GET {asked}")).await;
             assert!(reply.body.starts_with(&format!("GET {saw}\n")), "{asked} {via:?}: {}", reply.body);
         }
         // No path, or one that would lead upwards.
-        for asked in ["/escape/x..", "/escape/x../a", "/escape/x.", "/raw/a", "/raw/?a"] {
+        for asked in [
+            "/escape/x..",
+            "/escape/x../a",
+            "/escape/x.",
+            "/raw/a",
+            "/raw/?a",
+            "/halves/.-./a",
+            "/halves/%2e-%2E/a",
+            "/codes/%252e%252E/a",
+            "/codes/%252f%252e./a",
+        ] {
             let reply = world.send(via, &format!("GET {asked}")).await;
             assert_eq!(reply.status, 500, "{asked} {via:?}: {}", reply.body);
             assert_eq!(reply.body, "the route makes no path of this one\n");
@@ -95,7 +115,7 @@ async fn paths_are_made_by_expressions() {
     }
     let reasons = world.proxy.stats().await.answers;
     let made = reasons.iter().find(|(reason, _)| reason.name() == "made_path");
-    assert_eq!(made.map(|(_, count)| *count), Some(20), "{reasons:?}");
+    assert_eq!(made.map(|(_, count)| *count), Some(9 * 4), "{reasons:?}");
 }
 
 #[tokio::test]
@@ -204,6 +224,30 @@ async fn headers_are_made_of_variables() {
             let reply = world.send(via, &format!("GET {path}")).await;
             assert_eq!(reply.status.as_u16(), status);
             assert_eq!(reply.header("x-request-path"), Some(&*format!("[{path}]")), "{via:?} {reply:?}");
+        }
+    }
+}
+
+/// Neither with what the gateway decodes, nor with what it leaves as it is.
+#[tokio::test]
+async fn what_clients_choose_ends_neither_fields_nor_their_parts() {
+    let all = variables(&[Variable::Path, Variable::Host, Variable::Method, Variable::RequestId]);
+    let rules =
+        vec![rule().filter(Filter::RequestTemplates(all.clone())).filter(Filter::ResponseTemplates(all))];
+    let (world, _backend) = World::echo(rules).await;
+    for via in Via::ALL {
+        for (path, shown) in [
+            ("/a%0d%0ax-evil:%201", "[/a%0d%0ax-evil:%201]"),
+            ("/%0A%7F%22", "[/%0A%7F%22]"),
+            ("/a;Domain=b,c", "[/a%3BDomain=b%2Cc]"),
+            ("/%C3%A9", "[/%C3%A9]"),
+        ] {
+            let request = format!("PUT {path}\nhost: any.test\nx-request-id: a,b;c");
+            let reply = world.send(via, &request).await;
+            assert_eq!(reply.header("x-request-path"), Some(shown), "{via:?} {reply:?}");
+            assert_eq!(seen(&reply, "x-request-path"), Some(shown), "{via:?}: {}", reply.body);
+            assert_eq!((reply.header("x-evil"), seen(&reply, "x-evil")), (None, None), "{via:?}");
+            assert!(!seen(&reply, "x-request-id").unwrap().contains(','), "a client's id is not taken");
         }
     }
 }

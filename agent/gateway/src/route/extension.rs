@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use http::{HeaderName, StatusCode};
+use http::{HeaderName, StatusCode, header};
 use portcullis_api::types::routefilters::{
     RouteFilter, RouteFilterDirectResponse, RouteFilterPathRewrite, RouteFilterSpec,
 };
@@ -72,6 +72,11 @@ pub(crate) fn compile(filter: &RouteFilter) -> Result<CompiledFilter, Fault> {
         "RequestHeaders" => {
             let headers = present(spec.request_headers.as_ref(), "requestHeaders")?;
             let templates = templates(headers).map_err(|fault| fault.within("requestHeaders"))?;
+            // What a client chose of it might name another site.
+            if templates.names().any(|name| name == header::HOST) {
+                let message = "requestHeaders: header host names the site: use a URLRewrite with a hostname";
+                return Err(Fault::unsupported(message));
+            }
             Extension::RequestHeaders(Arc::new(templates))
         }
         "ResponseHeaders" => {

@@ -41,8 +41,9 @@ fn what_makes_no_path_is_refused() {
         ("(", "/", "pathRewrite: pattern: regular expression \"(\" cannot be used: unclosed group"),
         ("a)|(b", "/", "unopened group"),
         ("(?=a)", "/", "look-around"),
-        ("((((a{99}){99}){99}){99})", "/", "too complex: it compiles to more than 32 KiB"),
+        ("((((a{99}){99}){99}){99})", "/", "too complex: it compiles to more than 8 KiB"),
         (&"(".repeat(500), "/", "cannot be used"),
+        (&format!("/{}", "(.*)".repeat(200)), "/", "too complex"),
         (&long, "/", "pattern: value is 1025 bytes long; at most 1024 are allowed"),
         ("/", &format!("/{long}"), "substitution: value is 1026 bytes long"),
         ("/(.*)", "/$2", "substitution: the pattern has no group \"2\"; there are $0 to $1"),
@@ -144,6 +145,15 @@ fn headers_that_cannot_be_are_refused() {
         let message = compiled(spec.clone()).unwrap_err();
         assert!(message.contains(told), "{spec}: {message}");
     }
+}
+
+#[test]
+fn the_site_that_a_backend_serves_is_not_a_templates_to_name() {
+    let fields = json!({"set": [{"name": "HOST", "value": "${request.path}"}]});
+    let message = compiled(json!({"type": "RequestHeaders", "requestHeaders": fields})).unwrap_err();
+    assert!(message.contains("requestHeaders: header host") && message.contains("URLRewrite"), "{message}");
+    let fields = json!({"add": [{"name": "host", "value": "a.example"}]});
+    assert!(compiled(json!({"type": "RequestHeaders", "requestHeaders": fields})).is_err());
 }
 
 #[test]
