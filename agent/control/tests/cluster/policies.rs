@@ -1,4 +1,4 @@
-//! ListenerPolicies and BackendPolicies that an API server refuses, so that no agent ever sees
+//! Policies of our own that an API server refuses, so that no agent ever sees
 //! them, and those next to them that it takes: the schema, and its CEL rules, which a directory of
 //! manifests does not have.
 
@@ -191,6 +191,59 @@ async fn the_api_server_refuses_policies_that_mean_nothing() {
     for (words, fine, wrong) in rows() {
         assert_eq!(refusal(&fixture, fine.clone()).await, None, "{fine}");
         let refusal = refusal(&fixture, wrong.clone()).await;
+        assert!(refusal.as_ref().is_some_and(|refusal| refusal.contains(words)), "{wrong}: {refusal:?}");
+    }
+    fixture.remove().await;
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster: cargo xtask cluster exec"]
+async fn the_api_server_refuses_traffic_policies_that_mean_nothing() {
+    let fixture = Fixture::new().await;
+    let route = || target("HTTPRoute", "shop", None);
+    let rule = || target("HTTPRoute", "shop", Some("cart"));
+    let at = |targets: Value| json!({"targetRefs": targets, "maxRequestBody": 1});
+    let with = |terms: Value| {
+        let mut spec = json!({"targetRefs": [route()]});
+        spec.as_object_mut().unwrap().extend(terms.as_object().cloned().unwrap());
+        spec
+    };
+    let limit = |requests: i32, per: &str| json!({"requests": requests, "per": per});
+    let limits = |limits: Vec<Value>| with(json!({"rateLimits": limits}));
+    let by = |key: Value| limits(vec![json!({"requests": 1, "per": "Hour", "key": key})]);
+    for (words, fine, wrong) in [
+        ("needs one field beside targetRefs", with(json!({"allow": []})), with(json!({}))),
+        ("names a target more than once", at(json!([route(), rule()])), at(json!([rule(), route(), rule()]))),
+        (
+            "spec.targetRefs[0].kind",
+            at(json!([target("GRPCRoute", "shop", None)])),
+            at(json!([target("TCPRoute", "shop", None)])),
+        ),
+        ("spec.maxRequestBody", with(json!({"maxRequestBody": 1})), with(json!({"maxRequestBody": 0}))),
+        ("spec.deny", with(json!({"deny": addresses(128)})), with(json!({"deny": addresses(129)}))),
+        ("spec.allow[0]", with(json!({"allow": ["::1"]})), with(json!({"allow": ["localhost"]}))),
+        (
+            "rateLimits[0].requests",
+            limits(vec![limit(100_000, "Hour")]),
+            limits(vec![limit(100_001, "Hour")]),
+        ),
+        ("rateLimits[0].requests", limits(vec![limit(1, "Minute")]), limits(vec![limit(0, "Minute")])),
+        ("rateLimits[0].per", limits(vec![limit(1, "Second")]), limits(vec![limit(1, "Day")])),
+        ("spec.rateLimits", limits(vec![limit(1, "Hour"); 8]), limits(vec![limit(1, "Hour"); 9])),
+        (
+            "header is for type Header",
+            by(json!({"type": "Header", "header": "X-Key"})),
+            by(json!({"type": "ClientAddress", "header": "X-Key"})),
+        ),
+        ("header is for type Header", by(json!({"type": "ClientAddress"})), by(json!({"type": "Header"}))),
+        (
+            "key.header",
+            by(json!({"type": "Header", "header": "x_key"})),
+            by(json!({"type": "Header", "header": "x key"})),
+        ),
+    ] {
+        assert_eq!(refusal_of(&fixture, "TrafficPolicy", fine.clone()).await, None, "{fine}");
+        let refusal = refusal_of(&fixture, "TrafficPolicy", wrong.clone()).await;
         assert!(refusal.as_ref().is_some_and(|refusal| refusal.contains(words)), "{wrong}: {refusal:?}");
     }
     fixture.remove().await;
