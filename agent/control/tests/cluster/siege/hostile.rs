@@ -77,7 +77,7 @@ impl Tenant {
         let namespace = platform.another_namespace(&format!("evil-{number}"), json!({ROLE: "evil"})).await;
         let own = json!([
             {"apiGroups": ["gateway.networking.k8s.io"], "resources": GATEWAY_API, "verbs": ["*"]},
-            {"apiGroups": ["portcullis.dev"], "resources": ["gatewayparameters", "listenerpolicies", "trafficpolicies"], "verbs": ["*"]},
+            {"apiGroups": ["portcullis.dev"], "resources": ["*"], "verbs": ["*"]},
             {"apiGroups": [""], "resources": CORE, "verbs": ["*"]},
             {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["*"]}
         ]);
