@@ -4,7 +4,7 @@
 
 /// In alphabetical order, as `supportedFeatures` demands. A name is added with the change that
 /// makes its tests pass.
-use portcullis_api::types::shared::SupportedFeature;
+use portcullis_api::types::shared::Named;
 
 pub const SUPPORTED_FEATURES: &[&str] = &[
     "BackendTLSPolicy",
@@ -62,8 +62,8 @@ pub const SUPPORTED_FEATURES: &[&str] = &[
 ];
 
 /// As statuses list them.
-pub(crate) fn supported_features(names: &[&str]) -> Vec<SupportedFeature> {
-    names.iter().map(|name| SupportedFeature { name: (*name).to_owned() }).collect()
+pub(crate) fn supported_features(names: &[&str]) -> Vec<Named> {
+    names.iter().map(|name| Named { name: (*name).to_owned() }).collect()
 }
 
 #[cfg(test)]

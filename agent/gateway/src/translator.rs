@@ -301,8 +301,16 @@ impl Translator {
         let view = self.stages.view(objects, settings, &self.observations);
         let planned = self.statuses.update(changes, view);
 
-        let policies = targeted.policies.union(&referred);
-        let needs = self.needs.update(&changed, &judged, &attached, policies, &reproved, view);
+        let changes = needs::Changes {
+            objects: &changed,
+            listeners: &judged,
+            hierarchy: &attached,
+            targeted: &targeted.policies,
+            referred: &referred,
+            traffic: &protected.policies,
+            services: &reproved,
+        };
+        let needs = self.needs.update(&changes, view);
         let generated = self.generated.update(&judged, &claimed, view);
         let ephemeral = families.into_iter();
         Outcome {

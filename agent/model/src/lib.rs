@@ -8,10 +8,12 @@
 
 mod address_range;
 mod admission;
+mod authentication;
 mod backend;
 mod balancing;
 mod certificate;
 mod client_address;
+mod client_keys;
 mod client_ranges;
 mod cors;
 mod external_auth;
@@ -21,10 +23,12 @@ mod gateway;
 mod health_check;
 mod hostname;
 mod key_ring;
+mod key_set;
 mod l4;
 mod listener;
 mod name;
 mod parent_kind;
+mod password_file;
 mod port;
 mod precedence;
 mod rate_limit;
@@ -44,12 +48,17 @@ mod unserved;
 
 pub use address_range::{AddressRange, AddressRangeSyntax};
 pub use admission::{Admission, Budget, BudgetOwner, ClientRules};
+pub use authentication::{
+    ApiKeys, Authentication, BasicPasswords, ClaimHeader, ClaimPath, CredentialForwarding, CredentialSource,
+    Expiry, JwtProvider, RequiredClaim, Requirement,
+};
 pub use backend::{
     Authorities, Backend, BackendName, BackendProtocol, BackendTls, ConnectionTerms, Encryption, PeerIdentity,
 };
 pub use balancing::{Balancing, Distance, HashKey, Locality};
 pub use certificate::Certificate;
 pub use client_address::{ClientAddress, OtherPeers, Peer, ProxyProtocol};
+pub use client_keys::{ClientKeyError, ClientKeys};
 pub use client_ranges::{Access, ClientList, ClientRanges};
 pub use cors::{AllowedNames, AllowedOrigins, Cors, Credentials, OriginPattern};
 pub use external_auth::{AuthProtocol, ExternalAuth, FieldNames, HttpAuth};
@@ -59,10 +68,12 @@ pub use gateway::{AccessLog, Gateway, Limits, LogFormat};
 pub use health_check::HealthCheck;
 pub use hostname::{HostMap, HostPattern, HostnameError};
 pub use key_ring::{KeyRing, RingKey};
+pub use key_set::{KeyKinds, KeySet, KeySetError};
 pub use l4::{L4Action, L4Backend, L4Rule, L4Target, ServerNames};
 pub use listener::{ClientCertificates, Listener, ListenerFilter, ListenerId, Serves, TlsTermination};
 pub use name::ObjectName;
 pub use parent_kind::ParentKind;
+pub use password_file::{PasswordFile, PasswordFileError, PasswordHash};
 pub use port::{Mismatch, Port, PortListeners, SpeaksFirst};
 pub use precedence::{Precedence, RouteOrigin, Step};
 pub use rate_limit::{Period, RateKey, RateLimit};

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::{ClientRules, ObjectName, RateLimit};
+use crate::{Authentication, ClientRules, ObjectName, RateLimit, Requirement};
 
 /// The policies of a listener (its own, those of the object that defines it, and of the Gateway
 /// that it is merged into), or of a rule (its own, its route's, and those of the parent route).
@@ -16,6 +16,8 @@ pub struct TrafficPolicy {
     pub most_body_bytes: Option<u64>,
     /// True if a level has rate limits.
     pub is_limiting: bool,
+    /// The credentials that all levels want. Boxed: few want any.
+    pub authentication: Option<Box<Authentication>>,
 }
 
 /// A policy in force for a target.
@@ -37,6 +39,8 @@ pub struct Protection {
     pub most_body_bytes: Option<u64>,
     /// A request takes from each of them.
     pub rate_limits: Box<[RateLimit]>,
+    /// A request meets all of them.
+    pub credentials: Box<[Arc<Requirement>]>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -54,7 +58,12 @@ impl TrafficPolicy {
     pub fn of(levels: Vec<Level>) -> Option<Arc<Self>> {
         let most_body_bytes = levels.iter().filter_map(|level| level.protection.most_body_bytes).min();
         let is_limiting = levels.iter().any(|level| !level.protection.rate_limits.is_empty());
-        (!levels.is_empty()).then(|| Arc::new(Self { levels: levels.into(), most_body_bytes, is_limiting }))
+        let requirements = levels.iter().flat_map(|level| level.protection.credentials.iter().cloned());
+        let authentication = Authentication::of(requirements.collect()).map(Box::new);
+        if levels.is_empty() {
+            return None;
+        }
+        Some(Arc::new(Self { levels: levels.into(), most_body_bytes, is_limiting, authentication }))
     }
 }
 
@@ -64,7 +73,14 @@ impl Protection {
     /// One that asks for nothing.
     pub fn by(policy: ObjectName) -> Self {
         let state = PolicyState::Valid;
-        Self { policy, state, clients: None, most_body_bytes: None, rate_limits: Box::default() }
+        Self {
+            policy,
+            state,
+            clients: None,
+            most_body_bytes: None,
+            rate_limits: Box::default(),
+            credentials: Box::default(),
+        }
     }
 }
 

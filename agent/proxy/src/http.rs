@@ -7,6 +7,7 @@
 
 pub(crate) mod answer;
 pub(crate) mod auth;
+pub(crate) mod authenticate;
 pub(crate) mod body;
 pub(crate) mod change;
 pub(crate) mod connection;

@@ -36,6 +36,7 @@ use crate::core::socket::{self, CoreSockets, Sockets};
 use crate::core::stats::{CoreCounters, Stats};
 use crate::core::task::or_abort;
 use crate::http::auth::Authorizer;
+use crate::http::authenticate::{Authenticator, PasswordThread};
 use crate::http::connection;
 use crate::http::forward::Forwarder;
 use crate::http::headers::Via;
@@ -75,6 +76,7 @@ pub(crate) struct Shared {
     keys: Arc<KeyRing>,
     hops: Hops,
     pub(crate) health: SharedHealth,
+    passwords: Arc<PasswordThread>,
 }
 
 /// The parts of a core.
@@ -187,7 +189,7 @@ impl Core {
         shared: Shared,
         access_log: AccessLog,
     ) -> Self {
-        let Shared { connections, budgets, rate_limits, sessions, keys, hops, health } = shared;
+        let Shared { connections, budgets, rate_limits, sessions, keys, hops, health, passwords } = shared;
         let snapshot = Rc::<SnapshotCell>::default();
         let counters = Rc::<CoreCounters>::default();
         let buffers = settings.buffers / settings.cores.max(1) as u64;
@@ -242,7 +244,8 @@ impl Core {
         };
         let stream_forwarder =
             StreamForwarder::new(pools.clone(), snapshot.clone(), streams.clone(), access_log.clone(), hops);
-        let authorizer = Authorizer { pools: pools.clone(), timeout: settings.upstream.auth };
+        let authenticator = Authenticator::new(passwords);
+        let authorizer = Authorizer { pools: pools.clone(), authenticator, timeout: settings.upstream.auth };
         let forwarder = Forwarder {
             mirrors: Mirrors::new(pools.clone()),
             pools,

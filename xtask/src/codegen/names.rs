@@ -16,7 +16,7 @@ const NAMES: &[(&str, &str)] = &[
     ("GatewayAllowedListenersNamespacesSelectorMatchExpressions", "LabelSelectorRequirement"),
     ("GatewayClassParametersRef", "NamespacedObjectReference"),
     ("GatewayClassStatus", "ClassStatus"),
-    ("GatewayClassStatusSupportedFeatures", "SupportedFeature"),
+    ("GatewayClassStatusSupportedFeatures", "Named"),
     ("GatewayInfrastructureAttachTo", "ObjectReference"),
     ("GatewayInfrastructureParametersRef", "LocalObjectReference"),
     ("GatewayListeners", "ListenerSpec"),
@@ -68,6 +68,7 @@ const NAMES: &[(&str, &str)] = &[
     ("TcpRouteRulesBackendRefs", "WeightedBackendReference"),
     ("TcpRouteStatus", "RouteStatus"),
     ("TcpRouteStatusParents", "RouteParentStatus"),
+    ("TrafficPolicyApiKeysFrom", "CredentialPlace"),
 ];
 
 pub(super) fn better(default: &str) -> Option<&'static str> {

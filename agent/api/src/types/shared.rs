@@ -47,7 +47,7 @@ pub struct ClassStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conditions: Option<Vec<Condition>>,
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "supportedFeatures")]
-    pub supported_features: Option<Vec<SupportedFeature>>,
+    pub supported_features: Option<Vec<Named>>,
 }
 
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
@@ -64,6 +64,14 @@ pub struct Cors {
     pub expose_headers: Option<Vec<String>>,
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "maxAge")]
     pub max_age: Option<i32>,
+}
+
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
+pub struct CredentialPlace {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cookie: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub header: Option<String>,
 }
 
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
@@ -267,6 +275,11 @@ pub struct LocalObjectReference {
 }
 
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
+pub struct Named {
+    pub name: String,
+}
+
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 pub struct NamedMatch {
     pub name: String,
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "type")]
@@ -406,7 +419,7 @@ pub struct SessionPersistence {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cookie: Option<SessionCookie>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub header: Option<SupportedFeature>,
+    pub header: Option<Named>,
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "type")]
     pub r#type: Option<String>,
 }
@@ -417,11 +430,6 @@ pub struct StreamRouteRule {
     pub backend_refs: Vec<WeightedBackendReference>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-}
-
-#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
-pub struct SupportedFeature {
-    pub name: String,
 }
 
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]

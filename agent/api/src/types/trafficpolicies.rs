@@ -3,7 +3,7 @@
 use kube::CustomResource;
 use serde::{Deserialize, Serialize};
 
-use super::shared::{PolicyStatus, PolicyTargetReference};
+use super::shared::{CredentialPlace, Named, PolicyStatus, PolicyTargetReference};
 
 #[derive(CustomResource, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 #[kube(group = "portcullis.dev", version = "v1alpha1", kind = "TrafficPolicy", plural = "trafficpolicies")]
@@ -15,14 +15,95 @@ use super::shared::{PolicyStatus, PolicyTargetReference};
 pub struct TrafficPolicySpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allow: Option<Vec<String>>,
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "apiKeys")]
+    pub api_keys: Option<TrafficPolicyApiKeys>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub basic: Option<TrafficPolicyBasic>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deny: Option<Vec<String>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub jwt: Option<TrafficPolicyJwt>,
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "maxRequestBody")]
     pub max_request_body: Option<i64>,
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "rateLimits")]
     pub rate_limits: Option<Vec<TrafficPolicyRateLimits>>,
     #[serde(rename = "targetRefs")]
     pub target_refs: Vec<PolicyTargetReference>,
+}
+
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
+pub struct TrafficPolicyApiKeys {
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "clientHeader")]
+    pub client_header: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forward: Option<bool>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<CredentialPlace>,
+    #[serde(rename = "secretRefs")]
+    pub secret_refs: Vec<Named>,
+}
+
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
+pub struct TrafficPolicyBasic {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forward: Option<bool>,
+    #[serde(rename = "secretRef")]
+    pub secret_ref: TrafficPolicyBasicSecretRef,
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "userHeader")]
+    pub user_header: Option<String>,
+}
+
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
+pub struct TrafficPolicyBasicSecretRef {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    pub name: String,
+}
+
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
+pub struct TrafficPolicyJwt {
+    pub providers: Vec<TrafficPolicyJwtProviders>,
+}
+
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
+pub struct TrafficPolicyJwtProviders {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub audiences: Option<Vec<String>>,
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "claimsToHeaders")]
+    pub claims_to_headers: Option<Vec<TrafficPolicyJwtProvidersClaimsToHeaders>>,
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "clockSkewSeconds")]
+    pub clock_skew_seconds: Option<i32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expiration: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forward: Option<bool>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<CredentialPlace>,
+    pub issuer: String,
+    pub jwks: TrafficPolicyJwtProvidersJwks,
+    pub name: String,
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "requiredClaims")]
+    pub required_claims: Option<Vec<TrafficPolicyJwtProvidersRequiredClaims>>,
+}
+
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
+pub struct TrafficPolicyJwtProvidersClaimsToHeaders {
+    pub claim: String,
+    pub header: String,
+}
+
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
+pub struct TrafficPolicyJwtProvidersJwks {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    pub kind: String,
+    pub name: String,
+}
+
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
+pub struct TrafficPolicyJwtProvidersRequiredClaims {
+    pub claim: String,
+    pub values: Vec<String>,
 }
 
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]

@@ -8,6 +8,7 @@ use portcullis_api::Kind;
 use portcullis_api::types::trafficpolicies::{TrafficPolicy, TrafficPolicySpec};
 use portcullis_model::{ClientList, ClientRules, Level, ObjectName, PolicyState, Protection};
 
+use super::credentials::{self, Holders};
 use super::declared::Target;
 use super::listener::ranges;
 use super::rate_limit;
@@ -26,25 +27,27 @@ pub(crate) struct Terms {
 /// The kinds that it may be about.
 pub(crate) const TARGETABLE: [Kind; 4] = [Kind::Gateway, Kind::ListenerSet, Kind::HttpRoute, Kind::GrpcRoute];
 
-pub(crate) fn declared(name: &ObjectName, policy: &TrafficPolicy) -> Declared {
+pub(crate) fn declared(name: &ObjectName, policy: &TrafficPolicy, holders: &mut Holders<'_>) -> Declared {
     let references = &policy.spec.target_refs;
-    let terms = Terms::of(name, &policy.spec);
+    let terms = Terms::of(name, &policy.spec, holders);
     Declared::new(&policy.metadata, name, references, &TARGETABLE, terms, || Terms::closed(name))
 }
 
 // === impl Terms ===
 
 impl Terms {
-    fn of(name: &ObjectName, spec: &TrafficPolicySpec) -> Result<Self, Fault> {
+    fn of(name: &ObjectName, spec: &TrafficPolicySpec, holders: &mut Holders<'_>) -> Result<Self, Fault> {
         let list = |field, texts: &Option<Vec<String>>| ranges(field, texts.as_deref().unwrap_or_default());
         let (allow, deny) = (list("allow", &spec.allow), list("deny", &spec.deny));
         let most_body_bytes = spec.max_request_body.map(body_bytes).transpose();
         let limits = rate_limit::limits(spec.rate_limits.as_deref().unwrap_or_default());
         let faults =
             [allow.clone().err(), deny.clone().err(), most_body_bytes.clone().err(), limits.clone().err()];
-        let texts: Vec<_> = faults.into_iter().flatten().collect();
-        let (Ok(allow), Ok(deny), Ok(most_body_bytes), Ok(rate_limits)) =
-            (allow, deny, most_body_bytes, limits)
+        let credentials = credentials::requirements(&name.namespace, spec, holders);
+        let unmet = credentials.as_ref().err().into_iter().flatten().cloned();
+        let texts: Vec<_> = faults.into_iter().flatten().chain(unmet).collect();
+        let (Ok(allow), Ok(deny), Ok(most_body_bytes), Ok(rate_limits), Ok(credentials)) =
+            (allow, deny, most_body_bytes, limits, credentials)
         else {
             let message = format!(
                 "{}; until that is right, no request passes at what the policy is about",
@@ -54,7 +57,8 @@ impl Terms {
         };
         let is_any = allow.is_empty() && deny.is_empty();
         let clients = (!is_any).then(|| ClientRules::new(vec![ClientList { allow, deny }]));
-        let protection = Protection { clients, most_body_bytes, rate_limits, ..Protection::by(name.clone()) };
+        let protection =
+            Protection { clients, most_body_bytes, rate_limits, credentials, ..Protection::by(name.clone()) };
         Ok(Self { protection: Arc::new(protection) })
     }
 
@@ -82,14 +86,24 @@ fn body_bytes(bytes: i64) -> Result<u64, String> {
 
 #[cfg(test)]
 mod tests {
+    use portcullis_api::Objects;
     use serde_json::json;
 
     use super::*;
+    use crate::policy::credentials::Parsed;
 
     fn declared(spec: serde_json::Value) -> Declared {
         let policy = json!({"apiVersion": "portcullis.dev/v1alpha1", "kind": "TrafficPolicy",
             "metadata": {"name": "p"}, "spec": spec});
-        super::declared(&ObjectName::new("shop", "p"), &serde_json::from_value(policy).unwrap())
+        let (objects, mut parsed) = (Objects::default(), Parsed::default());
+        let mut holders = Holders { objects: &objects, parsed: &mut parsed };
+        super::declared(&ObjectName::new("shop", "p"), &serde_json::from_value(policy).unwrap(), &mut holders)
+    }
+
+    fn jwt(fields: serde_json::Value) -> serde_json::Value {
+        let mut provider = json!({"name": "p", "issuer": "i", "jwks": {"kind": "ConfigMap", "name": "keys"}});
+        provider.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        json!({"jwt": {"providers": [provider]}})
     }
 
     #[test]
@@ -100,6 +114,25 @@ mod tests {
             (json!({"maxRequestBody": 0}), "maxRequestBody is 0: write 1 or more bytes"),
             (json!({"maxRequestBody": -1, "allow": ["x"]}), "allow: \"x\""),
             (json!({"rateLimits": [{"requests": 0, "per": "Second"}]}), "rateLimits[0]: requests is 0"),
+            (json!({"basic": {"secretRef": {"name": "users"}}}), "basic: Secret shop/users does not exist"),
+            (
+                json!({"apiKeys": {"secretRefs": [{"name": "keys"}]}}),
+                "apiKeys: Secret shop/keys does not exist",
+            ),
+            (json!({"apiKeys": {"secretRefs": []}}), "apiKeys: no Secret of secretRefs has an entry"),
+            (jwt(json!({})), "jwt.providers p: ConfigMap shop/keys does not exist"),
+            (jwt(json!({"issuer": ""})), "jwt.providers p: issuer is empty"),
+            (jwt(json!({"clockSkewSeconds": 301})), "clockSkewSeconds is 301: write 0 to 300"),
+            (jwt(json!({"expiration": "Never"})), "expiration is \"Never\": write Required or Optional"),
+            (jwt(json!({"from": {}})), "from: write header or cookie"),
+            (jwt(json!({"from": {"header": "a b"}})), "from.header: \"a b\" is no name of a header field"),
+            (jwt(json!({"from": {"header": "Authorization"}})), "from.header: authorization is no place"),
+            (jwt(json!({"from": {"cookie": "a;b"}})), "from.cookie: \"a;b\" is no name of a cookie"),
+            (jwt(json!({"requiredClaims": [{"claim": "a", "values": []}]})), "write a claim, and one value"),
+            (
+                jwt(json!({"claimsToHeaders": [{"claim": "sub", "header": "X_Forwarded_For"}]})),
+                "claimsToHeaders: x_forwarded_for has another meaning",
+            ),
         ] {
             let mut spec = spec;
             spec["targetRefs"] = json!([]);

@@ -25,6 +25,8 @@ pub(super) struct Needs {
     by_parent: BTreeMap<ParentKey, Box<[ObjectKey]>>,
     /// By BackendTLSPolicy that is heeded, the objects with its authorities, in order.
     by_policy: BTreeMap<ObjectName, Box<[ObjectKey]>>,
+    /// By TrafficPolicy, the objects that credentials are checked against, in order.
+    by_traffic: BTreeMap<ObjectName, Box<[ObjectKey]>>,
     /// By Service with endpoints of nodes, the pods that may prove them, in order.
     by_service: BTreeMap<ObjectName, Box<[ObjectKey]>>,
     /// The number of objects that refer to each object.
@@ -38,6 +40,20 @@ pub struct ChangedNeeds {
     pub removed: BTreeSet<ObjectKey>,
 }
 
+/// The changes that needs follow from.
+pub(super) struct Changes<'c> {
+    pub objects: &'c ChangedObjects,
+    pub listeners: &'c ChangedListeners,
+    pub hierarchy: &'c ChangedHierarchy,
+    /// BackendTLSPolicies that are about something else now.
+    pub targeted: &'c BTreeSet<ObjectName>,
+    /// BackendTLSPolicies of Services that routes refer to, or did.
+    pub referred: &'c BTreeSet<ObjectName>,
+    pub traffic: &'c BTreeSet<ObjectName>,
+    /// Services whose endpoints are to be proved by other pods.
+    pub services: &'c BTreeSet<ObjectName>,
+}
+
 /// A reference as it is written, with the defaults of its field.
 struct Reference<'r> {
     group: &'r str,
@@ -49,17 +65,10 @@ struct Reference<'r> {
 // === impl Needs ===
 
 impl Needs {
-    pub(super) fn update<'p>(
-        &mut self,
-        changed: &ChangedObjects,
-        judged: &ChangedListeners,
-        attached: &ChangedHierarchy,
-        policies: impl Iterator<Item = &'p ObjectName>,
-        reproved: &BTreeSet<ObjectName>,
-        view: View<'_>,
-    ) -> ChangedNeeds {
+    pub(super) fn update(&mut self, changes: &Changes<'_>, view: View<'_>) -> ChangedNeeds {
+        let (judged, attached) = (changes.listeners, changes.hierarchy);
         let mut affected: BTreeSet<_> = judged.parents.union(&attached.moved).cloned().collect();
-        if changed.any_of(Kind::ReferenceGrant) {
+        if changes.objects.any_of(Kind::ReferenceGrant) {
             // Rare, so there is no list of who refers to what namespace.
             let gateways = view.objects.gateways.iter();
             let with_tls = gateways.filter(|(_, gateway)| gateway.spec.tls.is_some());
@@ -73,12 +82,17 @@ impl Needs {
             let before = replace(&mut self.by_parent, parent, &now);
             self.count(&before, &now, &mut now_changed);
         }
-        for policy in policies {
+        for policy in changes.targeted.union(changes.referred) {
             let now = view.holders_of(policy);
             let before = replace(&mut self.by_policy, policy.clone(), &now);
             self.count(&before, &now, &mut now_changed);
         }
-        for service in reproved {
+        for policy in changes.traffic {
+            let now = view.credentials_of(policy);
+            let before = replace(&mut self.by_traffic, policy.clone(), &now);
+            self.count(&before, &now, &mut now_changed);
+        }
+        for service in changes.services {
             let now: Box<[_]> = view.backends.pods_of(service).collect();
             let before = replace(&mut self.by_service, service.clone(), &now);
             self.count(&before, &now, &mut now_changed);
@@ -113,6 +127,18 @@ impl View<'_> {
             };
         let can_exist = |key: &ObjectKey| is_subdomain(&key.name.name) && is_subdomain(&key.name.namespace);
         holders.into_iter().filter(|key| is_heeded && can_exist(key)).collect()
+    }
+
+    /// The objects that the credentials of a TrafficPolicy are checked against, in order. A pod of
+    /// mode Dedicated has no right to read them: there, its targets are closed.
+    fn credentials_of(self, policy: &ObjectName) -> Box<[ObjectKey]> {
+        match &self.settings.role {
+            AgentRole::Node => {
+                let can_exist = |key: &&ObjectKey| is_subdomain(&key.name.name);
+                self.traffic.holders(policy).filter(can_exist).cloned().collect()
+            }
+            AgentRole::Dedicated(_) => Box::default(),
+        }
     }
 
     /// References of a Gateway or a ListenerSet, with permission, in order.
@@ -241,6 +267,33 @@ mod tests {
         let only = |name: &str| AgentRole::Dedicated(ObjectName::new("edge", name));
         assert_eq!(needs(&objects, only("a")), all[..2]);
         assert!(needs(&objects, only("other")).is_empty());
+    }
+
+    #[test]
+    fn agents_read_what_credentials_are_checked_against() {
+        let spec = json!({
+            "targetRefs": [{"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "a"}],
+            "jwt": {"providers": [
+                {"name": "a", "issuer": "a", "jwks": {"kind": "ConfigMap", "name": "keys"}},
+                {"name": "b", "issuer": "b", "jwks": {"kind": "Secret", "name": "secret-keys"}}]},
+            "apiKeys": {"secretRefs": [{"name": "../../other/secrets/key"}, {"name": "clients"}]},
+            "basic": {"secretRef": {"name": "users"}}});
+        let policy = json!({"apiVersion": "portcullis.dev/v1alpha1", "kind": "TrafficPolicy",
+            "metadata": {"name": "p", "namespace": "edge"}, "spec": spec});
+        let policy = || Change::Set(Object::from_json(policy.clone()).unwrap().unwrap());
+        let needs = |role| {
+            let settings = Settings { controller_name: "c".to_owned(), role, ..Settings::default() };
+            let mut translator = Translator::new(settings);
+            let added = translator.apply(vec![policy()]).needs.added;
+            let gone = Change::Delete(ObjectKey::new(Kind::TrafficPolicy, ObjectName::new("edge", "p")));
+            assert_eq!(translator.apply(vec![gone]).needs.removed, added);
+            added.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        let all =
+            ["Secret edge/clients", "Secret edge/secret-keys", "Secret edge/users", "ConfigMap edge/keys"];
+        assert_eq!(needs(AgentRole::Node), all);
+        // It has no right to.
+        assert!(needs(AgentRole::Dedicated(ObjectName::new("edge", "a"))).is_empty());
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! the widest first: Gateway, the object that defines a listener, listener; then parent route, its
 //! rule, route, rule. Of several policies on one target the oldest is in force.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use portcullis_api::{GATEWAY_GROUP, Kind, ObjectKey, Objects};
@@ -11,14 +11,22 @@ use portcullis_model::{Level, ObjectName, ParentKind, RuleId, TrafficPolicy};
 use super::changes::ChangedObjects;
 use super::hierarchy::Hierarchy;
 use super::in_force::InForce;
+use super::relation::Relation;
 use crate::feedback::Observations;
 use crate::listener::{ListenerKey, ParentKey};
+use crate::policy::credentials::{self, Holders, Parsed};
 use crate::policy::declared::Target;
 use crate::policy::traffic::{TARGETABLE, Terms, declared};
 
 #[derive(Debug, Default)]
 pub(super) struct TrafficPolicies {
     policies: InForce<Terms>,
+    /// By policy, the objects that credentials are checked against.
+    holders: BTreeMap<ObjectName, BTreeSet<ObjectKey>>,
+    /// Policies by these objects.
+    by_holder: Relation<ObjectKey, ObjectName>,
+    /// Their contents.
+    parsed: Parsed,
     /// True if there may be policies that cannot be read.
     are_unread: bool,
 }
@@ -55,10 +63,14 @@ impl TrafficPolicies {
     ) -> ChangedTraffic {
         let mut now_changed = ChangedTraffic::default();
         let mut targeted = BTreeSet::new();
-        for name in changed.of(Kind::TrafficPolicy) {
-            let policy = objects.traffic_policies.get(name);
-            self.policies.replace(name, policy.map(|policy| declared(name, policy)), &mut targeted);
-            now_changed.policies.insert(name.clone());
+        for name in self.affected(changed) {
+            let policy = objects.traffic_policies.get(&name);
+            let holders = policy.map(|policy| credentials::references(&name.namespace, &policy.spec));
+            let mut sources = Holders { objects, parsed: &mut self.parsed };
+            let now = policy.map(|policy| declared(&name, policy, &mut sources));
+            self.policies.replace(&name, now, &mut targeted);
+            self.refer(&name, holders.unwrap_or_default());
+            now_changed.policies.insert(name);
         }
         let mut others = BTreeSet::new();
         for kind in TARGETABLE {
@@ -77,6 +89,39 @@ impl TrafficPolicies {
         let below: Vec<_> = gateways.flat_map(|parent| hierarchy.children(&parent.name)).cloned().collect();
         now_changed.parents.extend(below);
         now_changed
+    }
+
+    /// The policies that changed, or what their credentials are checked against did.
+    fn affected(&mut self, changed: &ChangedObjects) -> BTreeSet<ObjectName> {
+        let mut affected: BTreeSet<_> = changed.of(Kind::TrafficPolicy).cloned().collect();
+        for kind in [Kind::ConfigMap, Kind::Secret] {
+            for name in changed.of(kind) {
+                let holder = ObjectKey { kind, name: name.clone() };
+                if self.by_holder.of(&holder).next().is_some() {
+                    affected.extend(self.by_holder.of(&holder).cloned());
+                    self.parsed.forget(&holder);
+                }
+            }
+        }
+        affected
+    }
+
+    fn refer(&mut self, policy: &ObjectName, now: BTreeSet<ObjectKey>) {
+        let before = self.holders.remove(policy).unwrap_or_default();
+        self.by_holder.update(policy, &before, &now);
+        for holder in before.difference(&now) {
+            if self.by_holder.of(holder).next().is_none() {
+                self.parsed.forget(holder);
+            }
+        }
+        if !now.is_empty() {
+            self.holders.insert(policy.clone(), now);
+        }
+    }
+
+    /// The objects that the credentials of a policy are checked against, in order.
+    pub(super) fn holders(&self, policy: &ObjectName) -> impl Iterator<Item = &ObjectKey> {
+        self.holders.get(policy).into_iter().flatten()
     }
 
     /// The policy of a listener: its own level and those above it.

@@ -313,8 +313,9 @@ fn secret(namespace: &str, dice: &mut Dice) -> Value {
         (dice.pick(&["file:a.crt", "file:b.crt"]), dice.pick(&["file:a.key", "file:b.key"]));
     let r#type = dice.pick(&["kubernetes.io/tls", "kubernetes.io/tls", "Opaque"]);
     let authority = dice.pick(&["file:a.crt", "none"]);
-    let data =
-        json!({"type": r#type, "stringData": {"tls.crt": certificate, "tls.key": key, "ca.crt": authority}});
+    let users = dice.pick(&["ann:{SHA}W6ph5Mm5Pz8GgiULbPgzG37mj9g=", "ann"]);
+    let data = json!({"tls.crt": certificate, "tls.key": key, "ca.crt": authority, "auth": users});
+    let data = json!({"type": r#type, "stringData": data});
     manifest("v1", "Secret", namespace, name, dice, data)
 }
 
@@ -446,7 +447,9 @@ fn traffic_policy(namespace: &str, dice: &mut Dice) -> Value {
     let targets: Vec<_> = (0..=dice.roll(3)).map(|_| target(dice)).collect();
     let most = dice.maybe(|dice| json!(dice.roll(3)));
     let deny = dice.maybe(|dice| json!([dice.pick(&["10.0.0.0/8", "10.0.0.0/8", "10.0.0.0/33"])]));
-    let content = json!({"spec": {"targetRefs": targets, "maxRequestBody": most, "deny": deny}});
+    let basic = dice.maybe(|dice| json!({"secretRef": {"name": dice.pick(&["c", "d"])}}));
+    let content =
+        json!({"spec": {"targetRefs": targets, "maxRequestBody": most, "deny": deny, "basic": basic}});
     manifest("portcullis.dev/v1alpha1", "TrafficPolicy", namespace, name, dice, content)
 }
 

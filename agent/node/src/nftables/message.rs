@@ -246,6 +246,6 @@ mod tests {
         assert_eq!(acknowledgements(&[answer(7, 0), answer(8, 0)].concat()).unwrap(), [7, 8]);
         let refused = acknowledgements(&[answer(7, 0), answer(8, -1)].concat()).unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
-        assert_eq!(acknowledgements(&[]).unwrap(), []);
+        assert!(acknowledgements(&[]).unwrap().is_empty());
     }
 }

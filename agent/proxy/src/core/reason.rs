@@ -67,6 +67,11 @@ impl Reason {
             | Self::PolicyInvalid
             | Self::RateLimited
             | Self::Rule
+            | Self::CredentialsMissing
+            | Self::CredentialsInvalid
+            | Self::TokenExpired
+            | Self::ClaimMismatch
+            | Self::AuthBusy
             | Self::AuthDenied
             | Self::AuthFailed
             | Self::MadePath
@@ -94,10 +99,14 @@ impl Reason {
             Self::NoListener | Self::NoRoute => Some(GrpcCode::Unimplemented),
             Self::Timeout => Some(GrpcCode::DeadlineExceeded),
             Self::Loop | Self::MadePath => Some(GrpcCode::Unknown),
-            Self::AuthDenied => Some(GrpcCode::PermissionDenied),
+            Self::CredentialsMissing | Self::CredentialsInvalid | Self::TokenExpired => {
+                Some(GrpcCode::Unauthenticated)
+            }
+            Self::ClaimMismatch | Self::AuthDenied => Some(GrpcCode::PermissionDenied),
             Self::Rule
             | Self::PolicyInvalid
             | Self::RateLimited
+            | Self::AuthBusy
             | Self::AuthFailed
             | Self::NoEndpoint
             | Self::BackendFull
@@ -207,6 +216,15 @@ reasons! {
     RateLimited = TOO_MANY_REQUESTS "rate_limited" "too many requests",
     /// The rule or the chosen backend reference is invalid; see the route's status.
     Rule = INTERNAL_SERVER_ERROR "rule" "the route cannot serve this request",
+    /// The request has none of the credentials that are wanted.
+    CredentialsMissing = UNAUTHORIZED "credentials_missing" "credentials are wanted",
+    /// Malformed, unknown, of another issuer or audience, or more than one.
+    CredentialsInvalid = UNAUTHORIZED "credentials_invalid" "the credentials are not valid",
+    TokenExpired = UNAUTHORIZED "token_expired" "the token has expired",
+    /// The token is good, and lacks a claim that is required.
+    ClaimMismatch = FORBIDDEN "claim_mismatch" "the token does not permit this",
+    /// Too many passwords are waiting to be checked.
+    AuthBusy = SERVICE_UNAVAILABLE "auth_busy" "too many sign in at once",
     /// An external auth service does not let the request pass. Its own answer, if it can be passed
     /// on, has another status.
     AuthDenied = FORBIDDEN "auth_denied" "this request is not authorised",

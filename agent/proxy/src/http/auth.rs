@@ -1,6 +1,6 @@
-//! External auth services (GEP-1494): a request that has to pass one goes on if the service says
-//! so, and in no other case. "If there is any problem communicating with the external service, this
-//! filter MUST fail closed."
+//! Checks of requests that take time: credentials, and external auth services (GEP-1494). A request
+//! passes a service if that says so, and in no other case. "If there is any problem communicating
+//! with the external service, this filter MUST fail closed."
 
 mod ext_authz;
 mod over_grpc;
@@ -26,10 +26,11 @@ use crate::client::progress::Progress;
 use crate::core::reason::Reason;
 use crate::core::stats::AuthOutcome;
 use crate::http::answer::Answer;
+use crate::http::authenticate::Authenticator;
 use crate::http::body::{Content, Deadline};
 use crate::http::change::Change;
 use crate::http::decide::{Decision, Guarded, Next, OwnAnswer, Step};
-use crate::http::plan::Passage;
+use crate::http::plan::{Credentials, Passage};
 use crate::http::templates::Connected;
 use crate::http::{headers, loops, request_id};
 use crate::upstream::attempt::{self, AttemptError, UpstreamResponse};
@@ -42,6 +43,7 @@ use crate::upstream::request::{Outgoing, Upload, UploadError};
 /// Asks the auth services for the requests of a core.
 pub(crate) struct Authorizer {
     pub pools: Rc<Pools>,
+    pub authenticator: Authenticator,
     /// The time that a service has for its answer.
     pub timeout: Duration,
 }
@@ -89,6 +91,14 @@ enum Verdict {
     Failed(&'static str),
 }
 
+/// The changes to a request that passes, and to its response.
+struct Granted {
+    /// `None` if it needs no credentials.
+    credentials: Option<Vec<Change>>,
+    by_services: Vec<Vec<Change>>,
+    response: Vec<Change>,
+}
+
 /// The conditions on which an auth service lets a request pass.
 #[derive(Default)]
 struct Consent {
@@ -130,7 +140,7 @@ impl Authorizer {
             Next::Own(_) | Next::Route(_) => None,
         };
         let passing = self.pass_before(deadline, client, passage, guarded, outgoing);
-        let (granted, response) = match deadline {
+        let Granted { credentials, by_services: granted, response } = match deadline {
             None => passing.await?,
             Some(deadline) => timeout_at(deadline, passing).await.unwrap_or(Err(Reason::Timeout.into()))?,
         };
@@ -138,7 +148,10 @@ impl Authorizer {
         let decision = match next {
             Next::Own(own) => Decision::Own(own),
             Next::Forward(mut plan) => {
-                outgoing.upload.keep_out(|| names(&granted));
+                outgoing.upload.keep_out(|| names(credentials.iter().chain(&granted)));
+                if let Some(changes) = credentials {
+                    plan.credentials = Some(Box::new(Credentials::Good(changes)));
+                }
                 (plan.granted, plan.begun) = (granted, Some(begun));
                 Decision::Forward(plan)
             }
@@ -163,7 +176,6 @@ impl Authorizer {
         Ok(Passed { decision, response })
     }
 
-    /// The changes to the request, by service, and those to the response.
     async fn pass_before(
         &self,
         deadline: Option<Instant>,
@@ -171,7 +183,7 @@ impl Authorizer {
         passage: Passage<'_>,
         guarded: &Guarded<'_>,
         outgoing: &mut Outgoing,
-    ) -> Result<(Vec<Vec<Change>>, Vec<Change>), Refusal> {
+    ) -> Result<Granted, Refusal> {
         let made;
         let request_id = match passage.request_id {
             Some(id) => id,
@@ -183,7 +195,7 @@ impl Authorizer {
         let passage = Passage { request_id: Some(request_id), ..passage };
         let mut fields = outgoing.parts.headers.clone();
         let signature = passage.edit_request(&mut fields, guarded.fields, client, &guarded.authority, None);
-        let (mut granted, mut response) = (Vec::new(), Vec::new());
+        let (mut credentials, mut granted, mut response) = (None, Vec::new(), Vec::new());
         let pools = self.pools.serving(passage.listener);
         for step in &guarded.steps {
             let auth = match step {
@@ -194,6 +206,12 @@ impl Authorizer {
                 Step::Fail(failure) => {
                     tracing::debug!(reason = %failure.reason, "a filter of the listener cannot be applied");
                     return Err(Refusal::Own(OwnAnswer::Reason(Reason::Rule, failure.status)));
+                }
+                Step::Authenticate(wanted) => {
+                    let checked = self.authenticator.check(wanted, &fields).await.map_err(Refusal::Own)?;
+                    checked.iter().for_each(|change| change.apply(&mut fields));
+                    credentials = Some(checked);
+                    continue;
                 }
                 Step::Ask(auth) => auth,
             };
@@ -226,7 +244,7 @@ impl Authorizer {
             granted.push(request);
             response.extend(of_response);
         }
-        Ok((granted, response))
+        Ok(Granted { credentials, by_services: granted, response })
     }
 
     /// Counts what the service said; the answer to the client unless it is consent.
@@ -329,9 +347,9 @@ impl From<Reason> for Refusal {
     }
 }
 
-/// The names of fields that services decide about.
-fn names(granted: &[Vec<Change>]) -> Vec<http::HeaderName> {
-    granted.iter().flatten().map(|change| change.name().clone()).collect()
+/// The names of fields that credentials and services decide about.
+fn names<'c>(granted: impl IntoIterator<Item = &'c Vec<Change>>) -> Vec<http::HeaderName> {
+    granted.into_iter().flatten().map(|change| change.name().clone()).collect()
 }
 
 fn edit_query(uri: &mut Uri, edits: &[QueryEdit]) -> Result<(), Refusal> {

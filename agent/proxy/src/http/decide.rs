@@ -12,8 +12,9 @@ use std::sync::Arc;
 
 use http::{HeaderName, HeaderValue, Method, StatusCode, header};
 use portcullis_model::{
-    Action, BackendTarget, Cors, DirectResponse, ExternalAuth, Failure, Filter, Found, HeaderEdit, Limits,
-    Listener, ListenerFilter, Port, RequestHead, RouteTable, Rule, Scheme, Selected, WeightedBackend,
+    Action, Authentication, BackendTarget, Cors, DirectResponse, ExternalAuth, Failure, Filter, Found,
+    HeaderEdit, Limits, Listener, ListenerFilter, Port, RequestHead, RouteTable, Rule, Scheme, Selected,
+    WeightedBackend,
 };
 
 use crate::core::head::{Fields, Head, KnownField, KnownFields};
@@ -52,6 +53,8 @@ pub(crate) enum Step<'s> {
     /// Owned where it was filled in for the request.
     Edit(Cow<'s, HeaderEdit>),
     Ask(&'s ExternalAuth),
+    /// Comes first, if it comes.
+    Authenticate(Vec<&'s Authentication>),
     Fail(&'s Failure),
 }
 
@@ -93,6 +96,8 @@ pub(crate) enum OwnAnswer<'s> {
     Reason(Reason, StatusCode),
     /// A rate limit is used up.
     Exhausted(Exhausted),
+    /// Says in `WWW-Authenticate` which credentials are wanted.
+    Challenge(Reason, HeaderValue),
 }
 
 /// A response that a RouteFilter gives.
@@ -151,7 +156,9 @@ impl<'s> OwnAnswer<'s> {
                 Destination { rule: Some(&rule.id), ..Destination::default() }
             }
             Self::Response(given) => Destination { rule: Some(&given.rule.id), ..Destination::default() },
-            Self::Failed { .. } | Self::Reason(..) | Self::Exhausted(_) => Destination::default(),
+            Self::Failed { .. } | Self::Reason(..) | Self::Exhausted(_) | Self::Challenge(..) => {
+                Destination::default()
+            }
         }
     }
 
@@ -161,7 +168,7 @@ impl<'s> OwnAnswer<'s> {
                 cross_origin.as_deref()
             }
             Self::Response(given) => given.cross_origin.as_deref(),
-            Self::Preflight { .. } | Self::Reason(..) | Self::Exhausted(_) => None,
+            Self::Preflight { .. } | Self::Reason(..) | Self::Exhausted(_) | Self::Challenge(..) => None,
         }
     }
 
@@ -169,7 +176,11 @@ impl<'s> OwnAnswer<'s> {
         match self {
             Self::Redirect { filled, .. } => filled.as_deref(),
             Self::Response(given) => given.filled.as_deref(),
-            Self::Preflight { .. } | Self::Failed { .. } | Self::Reason(..) | Self::Exhausted(_) => None,
+            Self::Preflight { .. }
+            | Self::Failed { .. }
+            | Self::Reason(..)
+            | Self::Exhausted(_)
+            | Self::Challenge(..) => None,
         }
     }
 }
@@ -297,7 +308,7 @@ pub(crate) fn decide<'s>(
 
 /// The decision about a request that has passed the listener's filters.
 fn route<'s>(
-    listener: &Listener,
+    listener: &'s Listener,
     routes: &'s RouteTable,
     target: &Target<'_>,
     circumstances: Circumstances<'_>,
@@ -382,11 +393,14 @@ impl<'s> Unrouted<'s> {
     }
 }
 
-/// The filters that change what auth services see, and those services.
+/// The credentials that are wanted, the filters that change what auth services see, and those
+/// services.
 fn steps<'s>(
+    wanted: Vec<&'s Authentication>,
     filters: impl IntoIterator<Item = &'s Filter>,
     filled: Option<&FilledTemplates>,
 ) -> Vec<Step<'s>> {
+    let first = (!wanted.is_empty()).then_some(Step::Authenticate(wanted));
     let mut filled = FilledTemplates::request_edits(filled);
     let steps = filters.into_iter().filter_map(|filter| match filter {
         Filter::RequestHeaders(edit) => Some(Step::Edit(Cow::Borrowed(edit))),
@@ -399,7 +413,7 @@ fn steps<'s>(
         | Filter::Cors(_)
         | Filter::Mirror(_) => None,
     });
-    steps.collect()
+    first.into_iter().chain(steps).collect()
 }
 
 /// The listener a request belongs to, with its routes; with TLS it must also be the one that the
@@ -470,10 +484,10 @@ fn cross_origin<'s>(filters: &'s [Filter], head: &impl Head) -> Option<Box<Cross
 }
 
 /// A request for a rule, and where it came.
-struct Routed<'r, H> {
+struct Routed<'r, 's, H> {
     request: &'r RoutedHead<'r, H>,
     circumstances: Circumstances<'r>,
-    listener: &'r Listener,
+    listener: &'s Listener,
 }
 
 /// The head as routes see it.

@@ -37,11 +37,20 @@ pub(crate) struct ForwardPlan<'s> {
     /// The changes that the auth services ask for, in the order of the rule's filters: one set for
     /// each that has let the request pass.
     pub granted: Vec<Vec<Change>>,
+    /// Those that policies want. Boxed: few requests need any.
+    pub credentials: Option<Box<Credentials>>,
     /// The time at which the first of them was asked.
     pub begun: Option<Instant>,
     pub session: Option<Box<SessionPlan<'s>>>,
     /// `None` if no filter has templates.
     pub filled: Option<Box<FilledTemplates>>,
+}
+
+/// The credentials of a request that needs some.
+pub(crate) enum Credentials {
+    Unchecked,
+    /// They are good; these changes tell the backend about them.
+    Good(Vec<Change>),
 }
 
 /// The `Host` that the backend gets.
@@ -145,8 +154,12 @@ impl<'s> ForwardPlan<'s> {
         Destination { rule: Some(&self.rule.id), backend: Some(self.name), endpoint: None }
     }
 
-    /// True if no auth service of the rule is left to be asked.
+    /// True if credentials that are wanted are good, and no auth service of the rule is left to be
+    /// asked.
     pub(crate) fn is_authorized(&self) -> bool {
+        if matches!(self.credentials.as_deref(), Some(Credentials::Unchecked)) {
+            return false;
+        }
         let asked = self.filters().filter(|filter| matches!(filter, Filter::ExternalAuth(_)));
         self.granted.len() == asked.count()
     }
@@ -169,6 +182,9 @@ impl<'s> ForwardPlan<'s> {
             HostToSend::Unchanged => {}
             HostToSend::Authority => fields.insert(header::HOST, self.authority.clone()),
             HostToSend::Rewritten(host) => fields.insert(header::HOST, host.clone()),
+        }
+        if let Some(Credentials::Good(changes)) = self.credentials.as_deref() {
+            changes.iter().for_each(|change| change.apply(fields));
         }
         let mut granted = self.granted.iter();
         let mut filled = FilledTemplates::request_edits(self.filled.as_deref());

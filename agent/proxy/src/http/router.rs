@@ -187,6 +187,12 @@ impl Router {
             OwnAnswer::Reason(reason, status) => {
                 (self.explain(client, request, *reason, *status), *status, Some(*reason))
             }
+            OwnAnswer::Challenge(reason, challenge) => {
+                let status = reason.status();
+                let mut answer = self.explain(client, request, *reason, status);
+                answer.headers_mut().insert(header::WWW_AUTHENTICATE, challenge.clone());
+                (answer, status, Some(*reason))
+            }
             OwnAnswer::Exhausted(exhausted) => {
                 let reason = Reason::RateLimited;
                 let mut answer = self.explain(client, request, reason, reason.status());

@@ -11,14 +11,18 @@ use crate::translator::parsed::parents_of;
 use crate::translator::routes::RouteState;
 
 const ENFORCED: &str = "enforced by every agent, at each request";
+const WITH_CREDENTIALS: &str = "enforced by every agent, at each request; pods of Gateways in mode Dedicated have no right to read \
+     what credentials are checked against, and let no request pass";
 
 impl View<'_> {
     /// `None` if all targets are other controllers'.
     pub(super) fn traffic_policy_status(self, name: &ObjectName) -> Option<Status> {
+        let has_credentials = self.traffic.holders(name).next().is_some();
+        let enforced = if has_credentials { WITH_CREDENTIALS } else { ENFORCED };
         self.targeted_status(Kind::TrafficPolicy, name, self.traffic.policies(), |target| {
             let is_route = target.object.kind.is_route();
             if is_route && self.is_served_route(&target.object) || self.is_any_served(target) {
-                Effect::Enforced(ENFORCED)
+                Effect::Enforced(enforced)
             } else if is_route {
                 Effect::unattached()
             } else {

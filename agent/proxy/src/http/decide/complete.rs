@@ -5,21 +5,22 @@ use std::borrow::Cow;
 
 use http::HeaderValue;
 use portcullis_model::{
-    BackendName, DirectResponse, Filter, Found, Redirect, Rule, Scheme, Substituted, WeightedBackend,
+    Authentication, BackendName, DirectResponse, Filter, Found, Redirect, Rule, Scheme, Substituted,
+    WeightedBackend,
 };
 
 use super::{Decision, Given, Next, OwnAnswer, Routed, RoutedHead, Step, cross_origin, steps};
 use crate::core::head::Head;
 use crate::core::reason::Reason;
 use crate::http::cors::CrossOrigin;
-use crate::http::plan::{ForwardPlan, HostToSend};
+use crate::http::plan::{Credentials, ForwardPlan, HostToSend};
 use crate::http::session::SessionPlan;
 use crate::http::templates::FilledTemplates;
 use crate::http::{headers, path};
 
-impl<H: Head> Routed<'_, H> {
+impl<'s, H: Head> Routed<'_, 's, H> {
     /// Sends the request on to a backend.
-    pub(super) fn plan<'s>(
+    pub(super) fn plan(
         &self,
         found: Found<'s>,
         backend: &'s WeightedBackend,
@@ -28,7 +29,8 @@ impl<H: Head> Routed<'_, H> {
     ) -> Result<Decision<'s>, Reason> {
         let request = self.request;
         let rule = &**found.rule;
-        let (mut is_guarded, mut substitutes, mut fills) = (false, false, false);
+        let wanted = self.wanted(rule);
+        let (mut is_guarded, mut substitutes, mut fills) = (!wanted.is_empty(), false, false);
         let mut path = match &request.target.path {
             Cow::Borrowed(_) => None,
             Cow::Owned(normal) => Some(normal.clone()),
@@ -73,24 +75,21 @@ impl<H: Head> Routed<'_, H> {
             cross_origin,
             session: session.map(Box::new),
             granted: Vec::new(),
+            credentials: (!wanted.is_empty()).then(|| Box::new(Credentials::Unchecked)),
             begun: None,
             filled,
         };
         if is_guarded {
-            let steps = steps(rule.filters.iter().chain(&backend.filters), plan.filled.as_deref());
+            let steps = steps(wanted, rule.filters.iter().chain(&backend.filters), plan.filled.as_deref());
             return Ok(request.guarded(steps, Next::Forward(plan)));
         }
         Ok(Decision::Forward(plan))
     }
 
-    pub(super) fn redirect<'s>(
-        &self,
-        found: Found<'s>,
-        redirect: &'s Redirect,
-    ) -> Result<Decision<'s>, Reason> {
+    pub(super) fn redirect(&self, found: Found<'s>, redirect: &'s Redirect) -> Result<Decision<'s>, Reason> {
         let (rule, request) = (&**found.rule, self.request);
         let filled = self.filled(rule, None)?;
-        let steps = guards(rule, None, filled.as_deref());
+        let steps = guards(self.wanted(rule), rule, None, filled.as_deref());
         let own = OwnAnswer::Redirect {
             rule,
             status: redirect.status,
@@ -102,18 +101,25 @@ impl<H: Head> Routed<'_, H> {
     }
 
     /// Answers as a RouteFilter says: of the backend, or else of the rule.
-    pub(super) fn respond<'s>(
+    pub(super) fn respond(
         &self,
         rule: &'s Rule,
         backend: Option<&'s WeightedBackend>,
         response: &'s DirectResponse,
     ) -> Result<Decision<'s>, Reason> {
         let (head, filled) = (self.request.head, self.filled(rule, backend)?);
-        let steps = guards(rule, backend, filled.as_deref());
+        let steps = guards(self.wanted(rule), rule, backend, filled.as_deref());
         let of_backend = backend.and_then(|backend| cross_origin(&backend.filters, head));
         let cross_origin = of_backend.or_else(|| cross_origin(&rule.filters, head));
         let given = Given { rule, backend, response, cross_origin, filled };
         Ok(self.request.answered(steps, OwnAnswer::Response(Box::new(given))))
+    }
+
+    /// The credentials that a request has to have, by listener and by rule. Looked at when its rule
+    /// is known: preflight requests of browsers never have any.
+    fn wanted(&self, rule: &'s Rule) -> Vec<&'s Authentication> {
+        let policies = self.listener.policy.iter().chain(&rule.policy);
+        policies.filter_map(|policy| policy.authentication.as_deref()).collect()
     }
 
     /// The path after all substitutions, each of what the one before it left. What they make has to
@@ -186,18 +192,20 @@ fn all_filters<'s>(
     rule.filters.iter().chain(backend.into_iter().flat_map(|backend| &backend.filters))
 }
 
-/// The way past the auth services, for an answer that comes from no backend; empty if there are
-/// none.
+/// The way past credentials and auth services, for an answer that comes from no backend; empty if
+/// none are wanted.
 fn guards<'s>(
+    wanted: Vec<&'s Authentication>,
     rule: &'s Rule,
     backend: Option<&'s WeightedBackend>,
     filled: Option<&FilledTemplates>,
 ) -> Vec<Step<'s>> {
     let filters = all_filters(rule, backend);
-    if !filters.clone().any(|filter| matches!(filter, Filter::ExternalAuth(_))) {
+    let asks = filters.clone().any(|filter| matches!(filter, Filter::ExternalAuth(_)));
+    if wanted.is_empty() && !asks {
         return Vec::new();
     }
-    steps(filters, filled)
+    steps(wanted, filters, filled)
 }
 
 impl<H: Head> RoutedHead<'_, H> {

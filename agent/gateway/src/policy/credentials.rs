@@ -1,0 +1,351 @@
+//! Credentials that TrafficPolicies want of requests: tokens, API keys, passwords. What they are
+//! checked against is in ConfigMaps and Secrets of the policy's namespace; each is parsed once,
+//! however many policies refer to it. Nothing here knows whom they are wanted of.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{HeaderName, header};
+use portcullis_api::types::trafficpolicies::{
+    TrafficPolicyApiKeys, TrafficPolicyBasic, TrafficPolicyJwt, TrafficPolicyJwtProviders, TrafficPolicySpec,
+};
+use portcullis_api::{Kind, ObjectKey, Objects};
+use portcullis_model::{
+    ApiKeys, BasicPasswords, ClaimHeader, ClaimPath, ClientKeys, CredentialForwarding, CredentialSource,
+    Expiry, JwtProvider, KeyKinds, KeySet, ObjectName, PasswordFile, RequiredClaim, Requirement,
+};
+
+const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+/// Entries of Secrets with passwords: as Envoy Gateway has it, and as ingress-nginx.
+const PASSWORD_ENTRIES: [&str; 2] = [".htpasswd", "auth"];
+const CLOCK_SKEW: i32 = 60;
+const MOST_CLOCK_SKEW: i32 = 300;
+const MOST_PROVIDERS: usize = 8;
+
+/// Contents of ConfigMaps and Secrets, by object and entry.
+#[derive(Debug, Default)]
+pub(crate) struct Parsed {
+    key_sets: BTreeMap<(ObjectKey, Box<str>), Result<Arc<KeySet>, String>>,
+    password_files: BTreeMap<(ObjectKey, Box<str>), Result<Arc<PasswordFile>, String>>,
+}
+
+/// The objects that hold what credentials are checked against, and what has been read of them.
+pub(crate) struct Holders<'o> {
+    pub(crate) objects: &'o Objects,
+    pub(crate) parsed: &'o mut Parsed,
+}
+
+// === impl Parsed ===
+
+impl Parsed {
+    /// The object has changed, or is referred to no more.
+    pub(crate) fn forget(&mut self, holder: &ObjectKey) {
+        self.key_sets.retain(|(object, _), _| object != holder);
+        self.password_files.retain(|(object, _), _| object != holder);
+    }
+}
+
+/// The objects that a policy of the namespace refers to.
+pub(crate) fn references(namespace: &Arc<str>, spec: &TrafficPolicySpec) -> BTreeSet<ObjectKey> {
+    let named = |kind, name: &str| ObjectKey { kind, name: ObjectName::new(namespace.clone(), name) };
+    let providers = spec.jwt.iter().flat_map(|jwt| &jwt.providers);
+    let key_sets = providers.filter_map(|provider| {
+        let kind = holder_kind(&provider.jwks.kind)?;
+        Some(named(kind, &provider.jwks.name))
+    });
+    let keys = spec.api_keys.iter().flat_map(|keys| &keys.secret_refs);
+    let keys = keys.map(|reference| named(Kind::Secret, &reference.name));
+    let passwords = spec.basic.iter().map(|basic| named(Kind::Secret, &basic.secret_ref.name));
+    key_sets.chain(keys).chain(passwords).collect()
+}
+
+/// All that a policy wants.
+///
+/// # Errors
+/// Everything that is wrong with it.
+pub(crate) fn requirements(
+    namespace: &Arc<str>,
+    spec: &TrafficPolicySpec,
+    holders: &mut Holders<'_>,
+) -> Result<Box<[Arc<Requirement>]>, Vec<String>> {
+    let (mut requirements, mut faults) = (Vec::new(), Vec::new());
+    let mut add = |requirement: Result<Requirement, String>| match requirement {
+        Ok(requirement) => requirements.push(Arc::new(requirement)),
+        Err(fault) => faults.push(fault),
+    };
+    if let Some(jwt) = &spec.jwt {
+        add(tokens(namespace, jwt, holders));
+        let only_bearer = jwt.providers.iter().all(|provider| provider.from.is_none());
+        if only_bearer && spec.basic.is_some() {
+            add(Err("jwt and basic both want the field Authorization: write another place as jwt's from"
+                .to_owned()));
+        }
+    }
+    if let Some(keys) = &spec.api_keys {
+        add(api_keys(namespace, keys, holders));
+    }
+    if let Some(basic) = &spec.basic {
+        add(passwords(namespace, basic, holders));
+    }
+    if faults.is_empty() { Ok(requirements.into()) } else { Err(faults) }
+}
+
+// === tokens ===
+
+fn tokens(
+    namespace: &Arc<str>,
+    jwt: &TrafficPolicyJwt,
+    holders: &mut Holders<'_>,
+) -> Result<Requirement, String> {
+    if jwt.providers.is_empty() || jwt.providers.len() > MOST_PROVIDERS {
+        return Err(format!(
+            "jwt.providers has {} entries: write 1 to {MOST_PROVIDERS}",
+            jwt.providers.len()
+        ));
+    }
+    let providers = jwt.providers.iter().map(|written| {
+        let provider = provider(namespace, written, holders);
+        provider.map_err(|why| format!("jwt.providers {}: {why}", written.name))
+    });
+    Ok(Requirement::Jwt(providers.collect::<Result<_, _>>()?))
+}
+
+fn provider(
+    namespace: &Arc<str>,
+    written: &TrafficPolicyJwtProviders,
+    holders: &mut Holders<'_>,
+) -> Result<JwtProvider, String> {
+    if written.issuer.is_empty() {
+        return Err("issuer is empty".to_owned());
+    }
+    let kind = holder_kind(&written.jwks.kind)
+        .ok_or_else(|| format!("jwks.kind is {:?}: write ConfigMap or Secret", written.jwks.kind))?;
+    let holder = ObjectKey { kind, name: ObjectName::new(namespace.clone(), &*written.jwks.name) };
+    let keys = holders.key_set(&holder, written.jwks.key.as_deref().unwrap_or("jwks.json"));
+    let skew = written.clock_skew_seconds.unwrap_or(CLOCK_SKEW);
+    let clock_skew = u64::try_from(skew).ok().filter(|_| skew <= MOST_CLOCK_SKEW);
+    let clock_skew =
+        clock_skew.ok_or_else(|| format!("clockSkewSeconds is {skew}: write 0 to {MOST_CLOCK_SKEW}"))?;
+    let expiry = match written.expiration.as_deref() {
+        None | Some("Required") => Expiry::Required,
+        Some("Optional") => Expiry::Optional,
+        Some(other) => return Err(format!("expiration is {other:?}: write Required or Optional")),
+    };
+    let required = written.required_claims.iter().flatten().map(|required| {
+        if required.claim.is_empty() || required.values.is_empty() {
+            return Err("requiredClaims: write a claim, and one value or more".to_owned());
+        }
+        let values = required.values.iter().map(|value| Box::from(value.as_str())).collect();
+        Ok(RequiredClaim { claim: ClaimPath(required.claim.as_str().into()), values })
+    });
+    let headers = written.claims_to_headers.iter().flatten().map(|written| {
+        let header = written_header("claimsToHeaders", &written.header)?;
+        Ok::<_, String>(ClaimHeader { claim: ClaimPath(written.claim.as_str().into()), header })
+    });
+    let place = written.from.as_ref().map(|from| (from.header.as_deref(), from.cookie.as_deref()));
+    Ok(JwtProvider {
+        name: written.name.as_str().into(),
+        issuer: written.issuer.as_str().into(),
+        audiences: written.audiences.iter().flatten().map(|audience| audience.as_str().into()).collect(),
+        source: source(place, CredentialSource::Bearer)?,
+        forwarding: match written.forward {
+            None | Some(true) => CredentialForwarding::Keep,
+            Some(false) => CredentialForwarding::Remove,
+        },
+        required: required.collect::<Result<_, _>>()?,
+        headers: headers.collect::<Result<_, _>>()?,
+        clock_skew: Duration::from_secs(clock_skew),
+        expiry,
+        keys: keys?,
+    })
+}
+
+// === API keys and passwords ===
+
+fn api_keys(
+    namespace: &Arc<str>,
+    written: &TrafficPolicyApiKeys,
+    holders: &mut Holders<'_>,
+) -> Result<Requirement, String> {
+    let mut keys = ClientKeys::default();
+    for reference in &written.secret_refs {
+        let holder =
+            ObjectKey { kind: Kind::Secret, name: ObjectName::new(namespace.clone(), &*reference.name) };
+        let secret = holders.objects.secrets.get(&holder.name);
+        let secret = secret.ok_or_else(|| format!("apiKeys: {holder} does not exist"))?;
+        for (client, key) in secret.data.iter().flatten() {
+            keys.add(client, &key.0).map_err(|why| format!("apiKeys: {holder}: {why}"))?;
+        }
+    }
+    if keys.is_empty() {
+        return Err("apiKeys: no Secret of secretRefs has an entry, so no request would pass".to_owned());
+    }
+    let place = written.from.as_ref().map(|from| (from.header.as_deref(), from.cookie.as_deref()));
+    let source = source(place, CredentialSource::Header(API_KEY)).map_err(|why| format!("apiKeys: {why}"))?;
+    Ok(Requirement::ApiKey(ApiKeys {
+        keys: Arc::new(keys),
+        source,
+        forwarding: match written.forward {
+            Some(true) => CredentialForwarding::Keep,
+            None | Some(false) => CredentialForwarding::Remove,
+        },
+        client_header: optional_header("apiKeys.clientHeader", written.client_header.as_deref())?,
+    }))
+}
+
+fn passwords(
+    namespace: &Arc<str>,
+    written: &TrafficPolicyBasic,
+    holders: &mut Holders<'_>,
+) -> Result<Requirement, String> {
+    let holder =
+        ObjectKey { kind: Kind::Secret, name: ObjectName::new(namespace.clone(), &*written.secret_ref.name) };
+    let entries: Vec<_> = match &written.secret_ref.key {
+        Some(key) => vec![key.as_str()],
+        None => PASSWORD_ENTRIES.to_vec(),
+    };
+    Ok(Requirement::Basic(BasicPasswords {
+        users: holders.password_file(&holder, &entries)?,
+        forwarding: match written.forward {
+            Some(true) => CredentialForwarding::Keep,
+            None | Some(false) => CredentialForwarding::Remove,
+        },
+        user_header: optional_header("basic.userHeader", written.user_header.as_deref())?,
+    }))
+}
+
+// === parts ===
+
+fn holder_kind(kind: &str) -> Option<Kind> {
+    match kind {
+        "ConfigMap" => Some(Kind::ConfigMap),
+        "Secret" => Some(Kind::Secret),
+        _ => None,
+    }
+}
+
+/// The place that is written as a header or a cookie.
+fn source(
+    place: Option<(Option<&str>, Option<&str>)>,
+    default: CredentialSource,
+) -> Result<CredentialSource, String> {
+    match place {
+        None => Ok(default),
+        Some((Some(name), None)) => match name.parse::<HeaderName>() {
+            Ok(name) if is_reserved(&name) => {
+                Err(format!("from.header: {name} is no place for it; choose another field"))
+            }
+            Ok(name) => Ok(CredentialSource::Header(name)),
+            Err(_) => Err(format!("from.header: {name:?} is no name of a header field")),
+        },
+        // A cookie's name is a token, too.
+        Some((None, Some(name))) if name.parse::<HeaderName>().is_ok() => {
+            Ok(CredentialSource::Cookie(name.into()))
+        }
+        Some((None, Some(name))) => Err(format!("from.cookie: {name:?} is no name of a cookie")),
+        Some(_) => Err("from: write header or cookie".to_owned()),
+    }
+}
+
+fn optional_header(field: &str, name: Option<&str>) -> Result<Option<HeaderName>, String> {
+    name.map(|name| written_header(field, name)).transpose()
+}
+
+fn written_header(field: &str, name: &str) -> Result<HeaderName, String> {
+    match name.parse::<HeaderName>() {
+        Ok(name) if is_reserved(&name) => {
+            Err(format!("{field}: {name} has another meaning; choose another field"))
+        }
+        Ok(name) => Ok(name),
+        Err(_) => Err(format!("{field}: {name:?} is no name of a header field")),
+    }
+}
+
+/// Fields that frame messages, belong to a connection, have other credentials, or say where a
+/// request comes from and by whose certificate.
+fn is_reserved(name: &HeaderName) -> bool {
+    const RESERVED: [HeaderName; 14] = [
+        header::AUTHORIZATION,
+        header::CONNECTION,
+        header::CONTENT_LENGTH,
+        header::CONTENT_TYPE,
+        header::COOKIE,
+        header::EXPECT,
+        header::FORWARDED,
+        header::HOST,
+        header::PROXY_AUTHORIZATION,
+        header::TE,
+        header::TRAILER,
+        header::TRANSFER_ENCODING,
+        header::UPGRADE,
+        header::VIA,
+    ];
+    const OTHERS: [&str; 8] = [
+        "cdn-loop",
+        "client-cert",
+        "client-cert-chain",
+        "http2-settings",
+        "keep-alive",
+        "proxy-connection",
+        "x-real-ip",
+        "x-request-id",
+    ];
+    const PREFIXES: [&str; 3] = ["ssl-client-", "x-forwarded-", "x-ssl-client-"];
+    let plain = name.as_str().replace('_', "-");
+    RESERVED.iter().any(|reserved| *reserved == *plain)
+        || OTHERS.contains(&&*plain)
+        || PREFIXES.iter().any(|prefix| plain.starts_with(prefix))
+}
+
+// === impl Holders ===
+
+impl Holders<'_> {
+    fn key_set(&mut self, holder: &ObjectKey, entry: &str) -> Result<Arc<KeySet>, String> {
+        let at = (holder.clone(), Box::from(entry));
+        if let Some(known) = self.parsed.key_sets.get(&at) {
+            return known.clone();
+        }
+        // A ConfigMap is no place for a secret.
+        let kinds = if holder.kind == Kind::Secret { KeyKinds::PublicAndSecret } else { KeyKinds::Public };
+        let read = self.entry(holder, &[entry]).and_then(|document| {
+            let parsed = KeySet::parse(document, kinds).map(Arc::new);
+            parsed.map_err(|why| format!("{entry} of {holder} {why}"))
+        });
+        self.parsed.key_sets.insert(at, read.clone());
+        read
+    }
+
+    fn password_file(&mut self, holder: &ObjectKey, entries: &[&str]) -> Result<Arc<PasswordFile>, String> {
+        let at = (holder.clone(), entries.join(",").into());
+        if let Some(known) = self.parsed.password_files.get(&at) {
+            return known.clone();
+        }
+        let read = self.entry(holder, entries).and_then(|file| {
+            let parsed = PasswordFile::parse(file).map(Arc::new);
+            parsed.map_err(|why| format!("the password file of {holder} {why}"))
+        });
+        let read = read.map_err(|why| format!("basic: {why}"));
+        self.parsed.password_files.insert(at, read.clone());
+        read
+    }
+
+    /// The first of the entries that is there.
+    fn entry(&self, holder: &ObjectKey, entries: &[&str]) -> Result<&[u8], String> {
+        let missing = || format!("{holder} does not exist");
+        let found = if holder.kind == Kind::Secret {
+            let secret = self.objects.secrets.get(&holder.name).ok_or_else(missing)?;
+            let data = secret.data.iter();
+            data.flat_map(|data| entries.iter().find_map(|entry| data.get(*entry)))
+                .map(|bytes| bytes.0.as_slice())
+                .next()
+        } else {
+            let map = self.objects.config_maps.get(&holder.name).ok_or_else(missing)?;
+            let data = map.data.iter();
+            data.flat_map(|data| entries.iter().find_map(|entry| data.get(*entry)))
+                .map(String::as_bytes)
+                .next()
+        };
+        found.ok_or_else(|| format!("{holder} has no entry {}", entries.join(" or ")))
+    }
+}

@@ -1,0 +1,231 @@
+//! Authentication of requests by the agent itself: tokens, API keys, names with passwords. A
+//! request goes on with the credentials that every level wants, and in no other case. Nothing of a
+//! credential gets to a log.
+
+mod cache;
+mod credential;
+mod jwt;
+mod passwords;
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use aws_lc_rs::{hmac, rand};
+use http::{HeaderMap, HeaderName, HeaderValue};
+use portcullis_model::{
+    ApiKeys, Authentication, BasicPasswords, CredentialForwarding, CredentialSource, JwtProvider, KeySet,
+    PasswordFile, Requirement,
+};
+
+pub(crate) use passwords::PasswordThread;
+
+use crate::core::reason::Reason;
+use crate::http::authenticate::cache::{Cache, Digest};
+use crate::http::authenticate::jwt::{Claims, Rejection};
+use crate::http::authenticate::passwords::Turns;
+use crate::http::change::Change;
+use crate::http::decide::OwnAnswer;
+
+/// Checks the credentials of a core's requests.
+pub(crate) struct Authenticator {
+    /// Of the keys of caches: no client can choose tokens that have the same.
+    secret: hmac::Key,
+    tokens: RefCell<Cache<KeySet, Claims>>,
+    logins: RefCell<Cache<PasswordFile, ()>>,
+    turns: Turns,
+}
+
+/// The changes to a request that has the credentials, by the order in which they are made.
+#[derive(Default)]
+struct Changes<'a> {
+    kept: Vec<Change>,
+    removed: Vec<Change>,
+    removed_cookies: Vec<&'a str>,
+    written: Vec<(HeaderName, HeaderValue)>,
+}
+
+// === impl Authenticator ===
+
+impl Authenticator {
+    pub(crate) fn new(passwords: Arc<PasswordThread>) -> Self {
+        let mut secret = [0; 32];
+        // Without randomness there is no TLS either.
+        let _ = rand::fill(&mut secret);
+        Self {
+            secret: hmac::Key::new(hmac::HMAC_SHA256, &secret),
+            tokens: RefCell::default(),
+            logins: RefCell::default(),
+            turns: Turns::new(passwords),
+        }
+    }
+
+    /// The changes to a request that meets all requirements.
+    ///
+    /// # Errors
+    /// The answer to one that does not.
+    pub(crate) async fn check(
+        &self,
+        wanted: &[&Authentication],
+        fields: &HeaderMap,
+    ) -> Result<Vec<Change>, OwnAnswer<'static>> {
+        let mut changes = Changes::default();
+        for requirement in wanted.iter().flat_map(|wanted| &wanted.requirements) {
+            match &**requirement {
+                Requirement::Jwt(providers) => self.jwt(providers, fields, &mut changes)?,
+                Requirement::ApiKey(keys) => api_key(keys, fields, &mut changes)?,
+                Requirement::Basic(basic) => self.basic(basic, fields, &mut changes).await?,
+            }
+        }
+        Ok(changes.ordered(wanted, fields))
+    }
+
+    fn jwt<'a>(
+        &self,
+        providers: &'a [JwtProvider],
+        fields: &HeaderMap,
+        changes: &mut Changes<'a>,
+    ) -> Result<(), OwnAnswer<'static>> {
+        let mut worst = Rejection::Missing;
+        for provider in providers {
+            let verified = credential::find(&provider.source, fields).and_then(|token| {
+                let claims = self.claims(&provider.keys, token)?;
+                jwt::check(provider, &claims, jwt::now())?;
+                Ok((token, claims))
+            });
+            match verified {
+                Ok((token, claims)) => {
+                    changes.credential(&provider.source, provider.forwarding, token);
+                    for header in &provider.headers {
+                        if let Some(value) = claims.header_value(&header.claim) {
+                            changes.write(&header.header, value);
+                        }
+                    }
+                    return Ok(());
+                }
+                Err(rejection) => {
+                    tracing::debug!(provider = %provider.name, ?rejection, "a token is refused");
+                    worst = worst.max(rejection);
+                }
+            }
+        }
+        Err(worst.bearer_answer())
+    }
+
+    /// The claims of a token that one of the keys has signed. They are kept: a client sends its
+    /// token with every request. Whether they are good now is not asked here.
+    fn claims(&self, keys: &Arc<KeySet>, token: &[u8]) -> Result<std::rc::Rc<Claims>, Rejection> {
+        if token.len() > jwt::LONGEST {
+            return Err(Rejection::Invalid);
+        }
+        let digest = self.digest(Arc::as_ptr(keys).addr(), token);
+        if let Some(claims) = self.tokens.borrow_mut().get(keys, &digest) {
+            return Ok(claims);
+        }
+        let claims = jwt::verify(keys, token)?;
+        Ok(self.tokens.borrow_mut().insert(keys, digest, claims, token.len()))
+    }
+
+    async fn basic<'a>(
+        &self,
+        basic: &'a BasicPasswords,
+        fields: &HeaderMap,
+        changes: &mut Changes<'a>,
+    ) -> Result<(), OwnAnswer<'static>> {
+        const CHALLENGE: HeaderValue =
+            HeaderValue::from_static("Basic realm=\"restricted\", charset=\"UTF-8\"");
+        let refused = |reason| OwnAnswer::Challenge(reason, CHALLENGE);
+        let login = credential::login(fields).map_err(|rejection| refused(rejection.reason()))?;
+        let digest = self.digest(Arc::as_ptr(&basic.users).addr(), &login.bytes);
+        let is_known = || self.logins.borrow_mut().get(&basic.users, &digest).is_some();
+        if !is_known() {
+            // Many requests come with the same password at once: they wait for the first.
+            let turn = self.turns.wait(&basic.users).await.ok_or(Reason::AuthBusy)?;
+            if !is_known() {
+                if !turn.verify(&basic.users, &login).await? {
+                    return Err(refused(Reason::CredentialsInvalid));
+                }
+                self.logins.borrow_mut().insert(&basic.users, digest, (), login.bytes.len());
+            }
+        }
+        if let (Some(header), Some(value)) = (&basic.user_header, jwt::text_value(login.user())) {
+            changes.write(header, value);
+        }
+        if basic.forwarding == CredentialForwarding::Remove {
+            changes.removed.push(Change::Remove(http::header::AUTHORIZATION));
+        }
+        Ok(())
+    }
+
+    /// The key of a cache. `source` is a part of it, so that sources do not drive each other out.
+    fn digest(&self, source: usize, credential: &[u8]) -> Digest {
+        let mut context = hmac::Context::with_key(&self.secret);
+        context.update(&source.to_ne_bytes());
+        context.update(credential);
+        let mut digest = [0; 32];
+        digest.copy_from_slice(context.sign().as_ref());
+        digest
+    }
+}
+
+fn api_key<'a>(
+    keys: &'a ApiKeys,
+    fields: &HeaderMap,
+    changes: &mut Changes<'a>,
+) -> Result<(), OwnAnswer<'static>> {
+    /// A 401 has to have one (RFC 9110 section 15.5.2).
+    const CHALLENGE: HeaderValue = HeaderValue::from_static("ApiKey realm=\"restricted\"");
+    let refused = |reason| OwnAnswer::Challenge(reason, CHALLENGE);
+    let key = credential::find(&keys.source, fields).map_err(|rejection| refused(rejection.reason()))?;
+    let client = keys.keys.client(key).ok_or_else(|| refused(Reason::CredentialsInvalid))?;
+    changes.credential(&keys.source, keys.forwarding, key);
+    if let (Some(header), Some(value)) = (&keys.client_header, jwt::text_value(client)) {
+        changes.write(header, value);
+    }
+    Ok(())
+}
+
+// === impl Changes ===
+
+impl<'a> Changes<'a> {
+    fn credential(
+        &mut self,
+        source: &'a CredentialSource,
+        forwarding: CredentialForwarding,
+        credential: &[u8],
+    ) {
+        match (source, forwarding) {
+            (CredentialSource::Bearer, CredentialForwarding::Remove) => {
+                self.removed.push(Change::Remove(http::header::AUTHORIZATION));
+            }
+            (CredentialSource::Header(name), CredentialForwarding::Remove) => {
+                self.removed.push(Change::Remove(name.clone()));
+            }
+            (CredentialSource::Cookie(name), CredentialForwarding::Remove) => self.removed_cookies.push(name),
+            // No other that reads alike: it has not been checked.
+            (CredentialSource::Header(name), CredentialForwarding::Keep) => {
+                self.kept.extend(Change::set(name, HeaderValue::from_bytes(credential).ok()));
+            }
+            (CredentialSource::Bearer | CredentialSource::Cookie(_), CredentialForwarding::Keep) => {}
+        }
+    }
+
+    /// The first word is the last: requirements of wider scope come first.
+    fn write(&mut self, name: &HeaderName, value: HeaderValue) {
+        if !self.written.iter().any(|(there, _)| there == name) {
+            self.written.push((name.clone(), value));
+        }
+    }
+
+    fn ordered(self, wanted: &[&Authentication], fields: &HeaderMap) -> Vec<Change> {
+        let mut all = self.kept;
+        all.extend(self.removed);
+        if !self.removed_cookies.is_empty() {
+            all.extend(credential::without_cookies(fields, &self.removed_cookies));
+        }
+        all.extend(
+            wanted.iter().flat_map(|wanted| wanted.written()).map(|name| Change::Remove(name.clone())),
+        );
+        all.extend(self.written.into_iter().map(|(name, value)| Change::Append(name, value)));
+        all
+    }
+}
