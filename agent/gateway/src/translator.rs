@@ -253,7 +253,7 @@ impl Translator {
         };
         let opened = ports.update(changes, sources);
         let sources = frontends::Sources { gateways, ports, owners, objects, settings };
-        let claimed = frontends.update(&changed, &merged, &opened, &owned, sources, &mut next);
+        let claimed = frontends.update(&changed, &merged, &opened.gateways, &owned, sources, &mut next);
         health_checks.update(&claimed, sources, &mut next);
         let changes = backends::Changes {
             objects: &changed,
@@ -296,6 +296,7 @@ impl Translator {
             sharing: &sharing,
             oldest: &rebuilt.oldest,
             frontends: &claimed,
+            disputes: &opened.disputes,
             observed: &observed,
         };
         let view = self.stages.view(objects, settings, &self.observations);

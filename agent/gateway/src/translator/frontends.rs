@@ -12,7 +12,7 @@ use portcullis_model::{FrontendKey, L4Protocol, ObjectName, PortKey};
 use super::changes::ChangedObjects;
 use super::gateways::{ChangedGateways, Gateways, MergedGateway};
 use super::owners::{ChangedOwners, Owners};
-use super::ports::{ChangedPorts, Ports};
+use super::ports::Ports;
 use super::snapshot::NextSnapshot;
 use crate::infra::{self, HostPorts, Mode, Parameters};
 use crate::{AgentRole, Settings, parent};
@@ -87,7 +87,7 @@ impl Frontends {
         &mut self,
         changed: &ChangedObjects,
         merged: &ChangedGateways,
-        ports: &ChangedPorts,
+        ports: &BTreeSet<ObjectName>,
         owners: &ChangedOwners,
         sources: Sources<'_>,
         next: &mut NextSnapshot,

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use portcullis_model::{
-    Gateway, Listener, ListenerId, ObjectName, Port, PortKey, PortListeners, Serves, TlsTermination,
+    ClientAddress, Gateway, Listener, ListenerId, ObjectName, Port, PortKey, PortListeners, Serves,
+    TlsTermination,
 };
 
 use super::admissions::{Admissions, ChangedAdmissions};
@@ -43,8 +44,13 @@ struct PortChange {
     new: Vec<Arc<Listener>>,
 }
 
-/// The Gateways with another port, or another listener on one.
-pub(super) type ChangedPorts = BTreeSet<ObjectName>;
+#[derive(Debug, Default)]
+pub(super) struct ChangedPorts {
+    /// The Gateways with another port, or another listener on one.
+    pub(super) gateways: BTreeSet<ObjectName>,
+    /// Those with a port at which it came to be, or is no longer, disputed who a client is.
+    pub(super) disputes: BTreeSet<ObjectName>,
+}
 
 /// The state that served listeners follow from.
 #[derive(Clone, Copy)]
@@ -82,6 +88,12 @@ impl Ports {
         self.ports.get(gateway)?.get(&key)
     }
 
+    /// True if no connection is taken at the port, since its listeners do not agree on who says
+    /// which client one is for.
+    pub(super) fn is_disputed(&self, gateway: &ObjectName, key: PortKey) -> bool {
+        self.get(gateway, key).is_some_and(|port| port.client_address == ClientAddress::Disputed)
+    }
+
     /// The reason why an accepted listener is missing on its port.
     pub(super) fn mismatch(&self, listener: &ListenerId) -> Option<&str> {
         self.mismatched.get(listener).map(String::as_str)
@@ -104,11 +116,16 @@ impl Ports {
                 changes.entry(gateway.clone()).or_default().entry(port).or_default();
             }
         }
-        let changed = changes.keys().cloned().collect();
+        let mut changed = ChangedPorts::default();
         for (gateway, ports) in changes {
             for (port, change) in ports {
+                let before = self.is_disputed(&gateway, port);
                 self.change_port(&gateway, port, change, sources.gateways);
+                if self.is_disputed(&gateway, port) != before {
+                    changed.disputes.insert(gateway.clone());
+                }
             }
+            changed.gateways.insert(gateway);
         }
         changed
     }

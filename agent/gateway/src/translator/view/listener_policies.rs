@@ -1,7 +1,7 @@
 //! Statuses of ListenerPolicies, and what the statuses of their targets say of them.
 
 use portcullis_api::Kind;
-use portcullis_model::{ClientAddress, ObjectName, ParentKind};
+use portcullis_model::{ObjectName, ParentKind};
 
 use super::View;
 use crate::conditions::Affected;
@@ -61,8 +61,7 @@ impl View<'_> {
                     listener.name
                 ));
             }
-            let port = self.ports.get(gateway, listener.port);
-            if port.is_some_and(|port| port.client_address == ClientAddress::Disputed) {
+            if self.ports.is_disputed(gateway, listener.port) {
                 return invalid(format!(
                     "the listeners of port {} do not agree on it: give all that the Gateway defines there the same, or \
                      the Gateway as a whole",

@@ -255,6 +255,14 @@ impl<'s> View<'s> {
                 give the agents the rights of the chart's ClusterRole";
             return Some(Fault::not_programmed(Reason::Pending, message));
         }
+        if self.ports.is_disputed(name, port) {
+            let message = format!(
+                "no connection is taken at port {}: the Gateway's ListenerPolicies do not have the same proxyProtocol for \
+                 all listeners that it defines there",
+                port.number
+            );
+            return Some(Fault::not_programmed(Reason::Invalid, message));
+        }
         let lost = self.frontends.lost_by(name)?.get(&port)?;
         let lost_all = gateway.addresses.usable.iter().all(|address| lost.contains(address));
         lost_all.then(|| Fault::not_programmed(Reason::PortUnavailable, in_use(port, lost.iter())))
