@@ -5,11 +5,19 @@
 
 mod support;
 
+use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
-use portcullis_model::Resilience;
+use http::{HeaderValue, Response};
+use http_body::Frame;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use portcullis_model::{BackendProtocol, Resilience};
 use support::backend::Backend;
+use support::origin::Body;
 use support::resilience::{Endpoint, outliers, stats, world};
 use support::rules::rule;
 use support::via::Via;
@@ -161,4 +169,75 @@ async fn a_new_endpoint_begins_with_a_small_share() {
         client.send("GET /").await;
     }
     assert!((10..=120).contains(&new.requests()), "{} of 400", new.requests());
+}
+
+/// A server whose calls all have one status, in the head or in trailers.
+async fn grpc_server(code: &Arc<AtomicU16>, place: StatusIn) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let code = code.clone();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let code = code.clone();
+            let service = service_fn(move |_| {
+                let status = HeaderValue::from(code.load(Ordering::SeqCst));
+                let mut response = Response::new(Body::Frames(Vec::new().into_iter()));
+                response.headers_mut().insert("content-type", HeaderValue::from_static("application/grpc"));
+                match place {
+                    StatusIn::Head => drop(response.headers_mut().insert("grpc-status", status)),
+                    StatusIn::Trailers => {
+                        let trailers = [("grpc-status".parse().unwrap(), status)].into_iter().collect();
+                        let frames = vec![Frame::data("message".into()), Frame::trailers(trailers)];
+                        *response.body_mut() = Body::Frames(frames.into_iter());
+                    }
+                }
+                async { Ok::<_, Infallible>(response) }
+            });
+            let builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+            tokio::spawn(builder.serve_connection(TokioIo::new(stream), service));
+        }
+    });
+    address
+}
+
+#[derive(Clone, Copy, Debug)]
+enum StatusIn {
+    Head,
+    Trailers,
+}
+
+#[tokio::test]
+async fn grpc_calls_count_by_their_status() {
+    const CALL: &str = "POST /shop.Cart/Add\ncontent-type: application/grpc\nte: trailers";
+    for (place, failures) in [(StatusIn::Head, [13, 14]), (StatusIn::Trailers, [2, 15])] {
+        let codes = [Arc::new(AtomicU16::new(0)), Arc::new(AtomicU16::new(5))];
+        let endpoints = [grpc_server(&codes[0], place).await, grpc_server(&codes[1], place).await];
+        let mut world = World::new();
+        world.backend("echo", BackendProtocol::H2c, &endpoints);
+        world.backends[0].resilience = Some(Arc::new(outliers(3)));
+        world.http("*", vec![rule()]);
+        world.apply().await;
+        for code in [0, 1, 4, 5, 12] {
+            codes[0].store(code, Ordering::SeqCst);
+            for _ in 0..20 {
+                world.send(Via::H2c, CALL).await;
+            }
+            assert_eq!(stats(&world).await.ejections, 0, "{place:?} {code}");
+        }
+        for (times, code) in failures.into_iter().enumerate() {
+            codes[0].store(code, Ordering::SeqCst);
+            eventually("an ejection", async || {
+                world.send(Via::H2c, CALL).await;
+                stats(&world).await.ejections > times as u64
+            })
+            .await;
+            assert_eq!(stats(&world).await.out, [(endpoints[0], "ejected")], "{place:?} {code}");
+            codes[0].store(0, Ordering::SeqCst);
+            eventually("a return", async || {
+                world.send(Via::H2c, CALL).await;
+                stats(&world).await.out.is_empty()
+            })
+            .await;
+        }
+    }
 }

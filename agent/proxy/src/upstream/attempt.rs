@@ -6,13 +6,15 @@ use std::net::SocketAddr;
 
 use http::request::Parts;
 use http::uri::{Authority, PathAndQuery, Scheme};
-use http::{HeaderName, HeaderValue, Uri, Version, header};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, Version, header};
 use portcullis_model::BackendName;
 use tokio::time::Instant;
 
 use crate::core::reason::Reason;
 use crate::upstream::balance::{Asked, Preference};
-use crate::upstream::endpoint::{Connection, Endpoint, Freshness, ResponseBody, SendFailure, UpstreamError};
+use crate::upstream::endpoint::{
+    Connection, Endpoint, Freshness, GRPC_STATUS, ResponseBody, SendFailure, UpstreamError,
+};
 use crate::upstream::health::endpoint::{EndpointHealth, Failure};
 use crate::upstream::health::places::{Full, RequestPlace};
 use crate::upstream::http1::{HeadError, Http1Error};
@@ -123,7 +125,12 @@ pub(super) async fn enter(health: &EndpointHealth) -> Result<RequestPlace, Attem
 pub(super) fn judge(endpoint: &Endpoint, sent: Result<&UpstreamResponse, &AttemptError>) {
     let Some(health) = &endpoint.health else { return };
     match sent {
-        Ok(response) => health.answered(response.status()),
+        Ok(response) => match response.headers().get(GRPC_STATUS) {
+            Some(status) => health.called(status),
+            // What it comes to is in the trailers.
+            None if response.status() == StatusCode::OK && is_call(response.headers()) => {}
+            None => health.answered(response.status()),
+        },
         Err(AttemptError::Broken(..) | AttemptError::Head(..)) => health.failed(Failure::Broken),
         Err(AttemptError::Timeout) => health.failed(Failure::Timeout),
         Err(
@@ -135,6 +142,13 @@ pub(super) fn judge(endpoint: &Endpoint, sent: Result<&UpstreamResponse, &Attemp
             | AttemptError::TooSlow,
         ) => {}
     }
+}
+
+/// True for the response to a gRPC call; gRPC-Web has its trailers in the body.
+fn is_call(fields: &HeaderMap) -> bool {
+    let kind = fields.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes);
+    let rest = kind.and_then(|kind| kind.strip_prefix(b"application/grpc"));
+    rest.is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';')))
 }
 
 /// Makes the request one of the protocol that the connection speaks.

@@ -16,7 +16,7 @@ use bytes::Bytes;
 use foldhash::quality::FixedState;
 use http::request::Parts;
 use http::uri::Scheme;
-use http::{Response, header};
+use http::{HeaderName, Response, header};
 use http_body::{Frame, SizeHint};
 use portcullis_model::{BackendProtocol, L4Protocol};
 use socket2::{SockRef, TcpKeepalive};
@@ -116,6 +116,9 @@ enum Source {
     Http1(Box<Http1Body>),
     Http2 { body: Http2Body, _place: Stream },
 }
+
+/// The outcome of a gRPC call: in the trailers, or in a head that is all there is.
+pub(crate) const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 
 /// Something that an endpoint is busy with.
 pub(crate) struct InFlight(Rc<Endpoint>);
@@ -565,7 +568,17 @@ impl ResponseBody {
     ) -> Poll<Option<Result<Frame<Bytes>, UpstreamError>>> {
         match &mut self.source {
             Source::Http1(body) => body.poll_frame(cx, most).map_err(UpstreamError::from),
-            Source::Http2 { body, .. } => body.poll_frame(cx, most).map_err(UpstreamError::from),
+            Source::Http2 { body, .. } => {
+                let polled = body.poll_frame(cx, most).map_err(UpstreamError::from);
+                if let Poll::Ready(Some(Ok(frame))) = &polled
+                    && let Some(trailers) = frame.trailers_ref()
+                    && let (Some(health), Some(status)) =
+                        (&self.in_flight.0.health, trailers.get(GRPC_STATUS))
+                {
+                    health.called(status);
+                }
+                polled
+            }
         }
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use http::StatusCode;
+use http::{HeaderValue, StatusCode};
 use portcullis_model::OutlierDetection;
 
 use crate::upstream::health::{BackendHealth, milliseconds, now};
@@ -49,6 +49,8 @@ pub(crate) enum Doubt {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Failure {
     Status(StatusCode),
+    /// By the code of the call's `grpc-status`.
+    Call(u8),
     Connect,
     Broken,
     Timeout,
@@ -99,6 +101,17 @@ impl EndpointHealth {
         match status {
             StatusCode::NOT_IMPLEMENTED | StatusCode::HTTP_VERSION_NOT_SUPPORTED => {}
             status if status.is_server_error() => self.failed(Failure::Status(status)),
+            _ => self.passed(),
+        }
+    }
+
+    /// A gRPC call has ended with this `grpc-status`. Of the server's side are UNKNOWN, INTERNAL,
+    /// UNAVAILABLE and DATA_LOSS; CANCELLED, DEADLINE_EXCEEDED and UNIMPLEMENTED are the client's
+    /// doing, or speak of the request.
+    pub(crate) fn called(&self, status: &HeaderValue) {
+        match std::str::from_utf8(status.as_bytes()).map(str::parse::<u8>) {
+            Ok(Ok(code @ (2 | 13 | 14 | 15))) => self.failed(Failure::Call(code)),
+            Ok(Ok(1 | 4 | 12)) => {}
             _ => self.passed(),
         }
     }
@@ -223,6 +236,7 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Status(status) => write!(f, "it answered {}", status.as_u16()),
+            Self::Call(code) => write!(f, "a gRPC call had status {code}"),
             Self::Connect => f.write_str("it could not be connected to"),
             Self::Broken => f.write_str("it gave no valid response"),
             Self::Timeout => f.write_str("it did not answer in time"),
