@@ -48,6 +48,7 @@ const STEPS: &[Step] = &[
     Step { name: "demo, ebpf", run: |_| demo(demo::Datapath::Ebpf), fatal: false },
     Step { name: "demo, userspace", run: |_| demo(demo::Datapath::Userspace), fatal: false },
     Step { name: "clients", run: |_| clients(), fatal: false },
+    Step { name: "attack", run: |_| attack(), fatal: false },
     Step { name: "instructions", run: |_| instructions(), fatal: false },
     Step { name: "check files", run: |_| check_files(), fatal: false },
     Step { name: "deny", run: |_| deny::run(&deny::Args {}), fatal: false },
@@ -119,6 +120,12 @@ fn auditing_early() -> Result<()> {
 fn clients() -> Result<()> {
     let mut clients = pass_on::BENCH.command();
     command::run(clients.args(["clients", "--quick", "--binary"]).arg(build::debug_program()))
+}
+
+/// Everything that clients and backends may try, at a tenth of its size.
+fn attack() -> Result<()> {
+    let mut attack = pass_on::ATTACK.command();
+    command::run(attack.args(["--quick", "--binary"]).arg(build::debug_program()))
 }
 
 /// Fails if a request costs more than recorded, whatever else this machine does meanwhile.

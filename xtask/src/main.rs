@@ -45,6 +45,9 @@ enum Command {
     Advisories(deny::Args),
     /// Build the agent's container image, without a container daemon
     Image(image::Args),
+    /// Attack the agent as clients and backends may, and say what came of it
+    #[command(disable_help_flag = true)]
+    Attack(Arguments),
     /// Measure the agent, alone and next to other proxies
     #[command(disable_help_flag = true)]
     Bench(Arguments),
@@ -70,6 +73,7 @@ fn main() -> Result<()> {
         Command::Deny(args) => deny::run(&args),
         Command::Advisories(args) => deny::advisories(&args),
         Command::Image(args) => image::run(&args),
+        Command::Attack(given) => pass_on::ATTACK.run(&given),
         Command::Bench(given) => pass_on::BENCH.run(&given),
         Command::Cluster(given) => pass_on::CLUSTER.run(&given),
         Command::Conformance(given) => pass_on::CONFORMANCE.run(&given),

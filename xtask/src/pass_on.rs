@@ -14,6 +14,7 @@ pub(crate) struct Program {
     pub(crate) package: &'static str,
 }
 
+pub(crate) const ATTACK: Program = Program { package: "portcullis-attack" };
 pub(crate) const BENCH: Program = Program { package: "portcullis-bench" };
 pub(crate) const CHART: Program = Program { package: "portcullis-chart-tests" };
 pub(crate) const CLUSTER: Program = Program { package: "portcullis-test-cluster" };

@@ -74,6 +74,7 @@ const LAYERS: &[Layer] = &[
         may_use: &["portcullis-chart-tests", "portcullis-test-cluster", "portcullis-testbed"],
         never: &[],
     },
+    Layer { package: "portcullis-attack", may_use: &["portcullis-testbed"], never: &[] },
     Layer {
         package: "portcullis-bench",
         may_use: &["portcullis-test-cluster", "portcullis-testbed"],

@@ -8,10 +8,13 @@ use crate::core::clock;
 const PREFACE: usize = 24;
 const HEAD: usize = 9;
 const DATA: u8 = 0;
+const HEADERS: u8 = 1;
 const PRIORITY: u8 = 2;
 const RST_STREAM: u8 = 3;
 const SETTINGS: u8 = 4;
 const PING: u8 = 6;
+const CONTINUATION: u8 = 9;
+const END_HEADERS: u8 = 4;
 
 /// Control frames a client may send at once, and on top of that every second.
 const BURST: u32 = 1000;
@@ -35,6 +38,8 @@ pub(crate) struct FrameBudget {
     resets: u32,
     since: u32,
     begun: bool,
+    /// The last frame of a request head is yet to come.
+    head_goes_on: bool,
     /// Bytes to pass over before the next frame head.
     skip: usize,
     /// Bytes of DATA among those that were passed over lately.
@@ -53,7 +58,17 @@ impl Default for FrameBudget {
     fn default() -> Self {
         let (since, head) = (clock::now(), [0; HEAD]);
         let (control, resets) = (BURST, RESETS);
-        Self { control, resets, since, begun: false, skip: PREFACE, data: 0, head, filled: 0 }
+        Self {
+            control,
+            resets,
+            since,
+            begun: false,
+            head_goes_on: false,
+            skip: PREFACE,
+            data: 0,
+            head,
+            filled: 0,
+        }
     }
 }
 
@@ -82,6 +97,12 @@ impl FrameBudget {
         self.begun
     }
 
+    /// True if there is a request head, or trailers, of which more is to come.
+    pub(crate) fn is_in_head(&self) -> bool {
+        let is_in_frame = self.begun && self.skip > 0 && matches!(self.head[3], HEADERS | CONTINUATION);
+        is_in_frame || self.head_goes_on
+    }
+
     /// Bytes of DATA that came since they were last taken.
     pub(crate) fn take_data(&mut self) -> usize {
         std::mem::take(&mut self.data)
@@ -100,7 +121,7 @@ impl FrameBudget {
     fn take_head(&mut self) -> Result<(), Flood> {
         self.filled = 0;
         self.begun = true;
-        let [a, b, c, kind, ..] = self.head;
+        let [a, b, c, kind, flags, ..] = self.head;
         self.skip = usize::from(a) << 16 | usize::from(b) << 8 | usize::from(c);
         if matches!(kind, PRIORITY | SETTINGS | PING | RST_STREAM) {
             let seconds = (clock::now() - self.since) / clock::PER_SECOND;
@@ -109,6 +130,7 @@ impl FrameBudget {
             self.resets = self.resets.saturating_add(seconds.saturating_mul(RESETS_PER_SECOND)).min(RESETS);
         }
         match kind {
+            HEADERS | CONTINUATION => self.head_goes_on = flags & END_HEADERS == 0,
             PRIORITY | SETTINGS | PING => self.control = self.control.checked_sub(1).ok_or(Flood)?,
             RST_STREAM => self.resets = self.resets.checked_sub(1).ok_or(Flood)?,
             _ => {}
@@ -148,6 +170,29 @@ mod tests {
             assert_eq!(frames.chunks(size).try_for_each(|piece| budget.follow(piece)), Ok(()));
             assert_eq!((budget.take_data(), budget.take_data()), (305, 0), "by {size}");
         }
+    }
+
+    #[test]
+    fn a_head_ends_with_its_last_frame() {
+        let with_flags = |flags, mut frame: Vec<u8>| {
+            frame[4] = flags;
+            frame
+        };
+        let mut budget = FrameBudget::default();
+        let mut follow = |bytes: &[u8]| {
+            assert_eq!(budget.follow(bytes), Ok(()));
+            budget.is_in_head()
+        };
+        assert!(!follow(&[&[0; PREFACE][..], &frame(SETTINGS, 0)].concat()));
+        let whole = with_flags(END_HEADERS, frame(HEADERS, 20));
+        assert!(!follow(&whole[..5]), "it may be any frame");
+        assert!(follow(&whole[5..9]));
+        assert!(follow(&whole[9..28]));
+        assert!(!follow(&whole[28..]));
+        assert!(follow(&frame(HEADERS, 20)));
+        assert!(follow(&frame(CONTINUATION, 0)));
+        assert!(!follow(&with_flags(END_HEADERS, frame(CONTINUATION, 7))));
+        assert!(!follow(&frame(0, 300)[..100]), "data is none");
     }
 
     #[test]

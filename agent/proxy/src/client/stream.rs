@@ -87,7 +87,7 @@ impl CheckedStream {
                 budget.earn(self.progress.take_completed());
                 let verdict = budget.follow(bytes);
                 self.progress.untaken.came(budget.take_data());
-                if budget.has_begun() {
+                if budget.has_begun() && !budget.is_in_head() {
                     self.progress.head_is_complete();
                 } else {
                     self.progress.head_is_due();

@@ -104,13 +104,20 @@ pub(crate) fn request_hop_by_hop(fields: &mut impl FieldsMut, found: KnownFields
     }
 }
 
-/// The protocol that a request wants to switch to; HTTP/2 is offered by ALPN and prior knowledge
-/// only.
+/// The protocols that a request wants to switch to; none if one of them brings requests, which no
+/// route and no policy would see in a tunnel. HTTP/2 is offered by ALPN and prior knowledge only.
 pub(crate) fn upgrade(fields: &impl Fields) -> Option<HeaderValue> {
-    let protocol = fields.get(&header::UPGRADE)?;
-    let wanted =
-        !protocol.eq_ignore_ascii_case(b"h2c") && named_by_connection(fields).contains(&header::UPGRADE);
+    let protocols = fields.get(&header::UPGRADE)?;
+    let wanted = !protocols.split(|byte| *byte == b',').any(brings_requests)
+        && named_by_connection(fields).contains(&header::UPGRADE);
     if wanted { fields.copy(&header::UPGRADE) } else { None }
+}
+
+/// HTTP by any of its names and versions (RFC 7540 section 3.1, RFC 9110 section 16.7), or in TLS
+/// (RFC 2817).
+fn brings_requests(protocol: &[u8]) -> bool {
+    let name = protocol.split(|byte| *byte == b'/').next().unwrap_or_default().trim_ascii();
+    ["h2c", "h2", "http", "tls"].iter().any(|it| name.eq_ignore_ascii_case(it.as_bytes()))
 }
 
 /// Asks for a switch to the protocol, or agrees to it.
@@ -247,7 +254,12 @@ mod tests {
             ("Upgrade", "websocket", Some("websocket")),
             ("keep-alive, upgrade", "websocket", Some("websocket")),
             ("keep-alive", "websocket", None),
+            ("upgrade", "smuggling, websocket", Some("smuggling, websocket")),
             ("upgrade", "H2C", None),
+            ("upgrade", "websocket, h2c", None),
+            ("upgrade", "h2c , websocket", None),
+            ("upgrade", "HTTP/2.0", None),
+            ("upgrade", "TLS/1.2, HTTP/1.1", None),
         ] {
             let fields = PlainFields::of(&[("connection", connection), ("upgrade", protocol)]);
             assert_eq!(upgrade(&fields), expected.map(HeaderValue::from_static));
