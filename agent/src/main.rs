@@ -8,6 +8,7 @@ mod check;
 mod cleanup;
 mod cli;
 mod cluster;
+mod expiry;
 mod forwarding;
 mod hand_over;
 mod health_checks;

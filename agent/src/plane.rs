@@ -9,7 +9,7 @@ use std::num::NonZeroU32;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, bail};
 use portcullis_control::applier::{Acknowledgement, DataPlane};
@@ -195,7 +195,7 @@ impl Plane {
                 Ok(report) => format!("by {}: {} flows", report.interfaces.join(", "), report.flows),
                 Err(why) => format!("by no interface: {why}"),
             },
-            listeners: serving::listeners(&self.served(), &parts, enforcement),
+            listeners: serving::listeners(&self.served(), &parts, SystemTime::now(), enforcement),
         }
     }
 

@@ -6,20 +6,17 @@ use std::fs::File;
 use std::io::ErrorKind;
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use portcullis_control::applier::Applier;
-use portcullis_control::key_ring::from_file;
+use portcullis_control::key_ring::follow_file;
 use portcullis_control::source::built_in::{BUILT_IN, default_addresses};
 use portcullis_control::source::{DirSource, Source};
 use portcullis_control::status::{FileStatuses, StatusSink};
 use portcullis_gateway::{EndpointRule, Settings, Translator};
-use portcullis_model::KeyRing;
 use portcullis_node::{Lock, Process};
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::watch;
 
 use crate::admin::endpoints::Admin;
 use crate::admin::server::{self, Sockets};
@@ -136,7 +133,7 @@ async fn serve_directory(
     let plane = claimed.plane.clone();
     let applier = Applier::new(source, Translator::new(settings(args)), plane.clone(), statuses);
     let applier = applier.reached_at(node_addresses());
-    let _keys = plane.follow_keys(file_keys(&args.cluster.state.keys()));
+    let _keys = plane.follow_keys(follow_file(args.cluster.state.keys()));
     let admin = Admin { state: applier.state(), plane, status_dir: args.statuses(), membership: None };
     let hang_up = || {
         tracing::info!("SIGHUP: reading everything again");
@@ -270,15 +267,6 @@ impl Signals {
             _ = self.interrupt.recv() => "SIGINT",
         }
     }
-}
-
-/// Traffic matters more than sessions that other agents go on with.
-fn file_keys(path: &Path) -> watch::Receiver<Option<Arc<KeyRing>>> {
-    let ring = from_file(path).inspect_err(|error| {
-        let path = path.display();
-        tracing::warn!("{path}: {error}; sessions that begin at this agent end with it (--state-dir)");
-    });
-    watch::channel(ring.ok()).1
 }
 
 fn check_directory(directory: &Path) -> Result<()> {

@@ -14,6 +14,7 @@ use portcullis_node::{BudgetUse, Coverage};
 use portcullis_proxy::{BackendStats, BudgetStats, Forwarded, NotAdmitted, Stats};
 
 use crate::cluster::Membership;
+use crate::expiry::expiries;
 use crate::forwarding::Mechanism;
 use crate::panics;
 use crate::plane::Plane;
@@ -34,6 +35,7 @@ pub(crate) async fn metrics(state: &State, plane: &Plane, membership: Option<&Me
             panics: panics::survived(),
         },
         traffic,
+        certificate_expiries: expiries(&served.snapshot).into_iter().collect(),
         verdicts: verdicts.collect(),
         unguarded: missing(plane.node.guard_coverage()),
         unread: missing(plane.node.name_coverage()),

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use portcullis_inspect::{Part, ServedListener};
 use portcullis_model::{
@@ -13,6 +14,7 @@ use portcullis_model::{
 };
 use portcullis_node::{Coverage, EnforcedAt, Enforcement};
 
+use crate::expiry::{self, expiries};
 use crate::forwarding::Mechanism;
 
 /// The snapshot that the data plane serves, and what it made of it.
@@ -56,8 +58,10 @@ const NAMED: &str = "user space, after the header of PROXY protocol";
 pub(crate) fn listeners(
     served: &Served,
     parts: &Parts,
+    now: SystemTime,
     enforcement: impl Fn(&FrontendKey, &HostPattern) -> Enforcement,
 ) -> Vec<ServedListener> {
+    let expiries = expiries(&served.snapshot);
     let mut listeners = BTreeMap::<_, Vec<ServedListener>>::new();
     for (frontend, port) in &served.snapshot.frontends {
         let common_budgets: Vec<_> = port.listeners.common_budgets().collect();
@@ -82,6 +86,7 @@ pub(crate) fn listeners(
                     let moment = Moment::of_charge(&port.listeners, &common_budgets, &terms.budgets);
                     parts.budgets(moment, places.budgets)
                 }),
+                certificate: expiries.get(&listener.id).and_then(|expiry| expiry::told(*expiry, now)),
                 ..ServedListener::new(&listener.id, port.key)
             };
             let known = listeners.entry((port.key, listener.id.clone())).or_default();
@@ -351,7 +356,7 @@ mod tests {
     fn said(served: &Served, parts: &Parts, places: Enforcement) -> Vec<[String; 4]> {
         let enforcement = |_: &_, _: &_| places.clone();
         let text = |part: Option<Part>| part.map(|it| it.to_string()).unwrap_or_default();
-        listeners(served, parts, enforcement)
+        listeners(served, parts, SystemTime::UNIX_EPOCH, enforcement)
             .into_iter()
             .map(|it| {
                 assert_eq!(it.addresses.len(), 2, "it is the same at both: {it:?}");
@@ -455,7 +460,8 @@ mod tests {
         let mut served = served(key, vec![tcp]);
         served.mechanisms = [(v4, Mechanism::Kernel), (v6, Mechanism::UserSpace(Why::AccessLog))].into();
         let told = |served: &Served| {
-            let listeners = listeners(served, &parts(true, Coverage::default()), at_accept);
+            let listeners =
+                listeners(served, &parts(true, Coverage::default()), SystemTime::UNIX_EPOCH, at_accept);
             listeners.into_iter().map(|it| (it.addresses, it.served_by.to_string())).collect::<Vec<_>>()
         };
         let kernel = (vec![v4.address], "kernel: nothing needs user space".to_owned());

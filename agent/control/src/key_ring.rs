@@ -5,7 +5,7 @@
 use std::fs;
 use std::io::{self, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -38,6 +38,8 @@ const LOOK: Duration = Duration::from_hours(1);
 const AGAIN: Duration = Duration::from_secs(5);
 /// Time that an agent waits for keys before it says that it has none.
 const TIMEOUT: Duration = Duration::from_secs(15);
+/// Time between two looks at the file.
+const FILE_LOOK: Duration = Duration::from_secs(10);
 /// Time that a write may take.
 const WRITE: Duration = Duration::from_secs(10);
 
@@ -57,8 +59,15 @@ enum Known {
     There(Box<Secret>),
 }
 
+/// The file that takes the Secret's place without a cluster.
+struct KeyFile {
+    path: PathBuf,
+    ring: watch::Sender<Option<Arc<KeyRing>>>,
+    problem: LastLogged,
+}
+
 #[derive(Debug, thiserror::Error)]
-pub enum KeyFileError {
+enum KeyFileError {
     #[error(transparent)]
     Io(#[from] io::Error),
     #[error("it holds no key: remove it, and the agent makes another")]
@@ -250,15 +259,62 @@ fn now() -> u64 {
 
 // === the file ===
 
-/// The keys of a file, with lines `key-<seconds since 1970> <64 hexadecimal digits>`; made with one
-/// key if it is not there. Nothing adds keys to it.
-///
-/// # Errors
-/// When it can neither be read nor made, or is not the agent's alone.
-pub fn from_file(path: &Path) -> Result<Arc<KeyRing>, KeyFileError> {
-    if !path.try_exists()? {
-        make_file(path)?;
+/// The keys of a file, which is read again as long as they are followed; made with one key if it is
+/// not there. Nothing adds keys to it.
+pub fn follow_file(path: PathBuf) -> watch::Receiver<Option<Arc<KeyRing>>> {
+    let there = path.try_exists().map_err(KeyFileError::from);
+    let made = there.and_then(|is_there| if is_there { Ok(()) } else { make_file(&path) });
+    let mut file = KeyFile { path, ring: watch::Sender::default(), problem: LastLogged::default() };
+    file.take(made.and_then(|()| read_file(&file.path)));
+    let ring = file.ring.subscribe();
+    tokio::spawn(file.follow());
+    ring
+}
+
+// === impl KeyFile ===
+
+impl KeyFile {
+    async fn follow(mut self) {
+        loop {
+            tokio::select! {
+                () = self.ring.closed() => return,
+                () = tokio::time::sleep(FILE_LOOK) => {}
+            }
+            let path = self.path.clone();
+            if let Ok(read) = tokio::task::spawn_blocking(move || read_file(&path)).await {
+                self.take(read);
+            }
+        }
     }
+
+    /// Keys that cannot be read are no reason to forget those that are known.
+    fn take(&mut self, read: Result<Arc<KeyRing>, KeyFileError>) {
+        match read {
+            Ok(ring) => {
+                self.problem.clear(&());
+                let ring = Some(ring);
+                self.ring.send_if_modified(|known| {
+                    let is_another = *known != ring;
+                    known.clone_from(&ring);
+                    is_another
+                });
+            }
+            Err(error) => {
+                let path = self.path.display();
+                let instead = match *self.ring.borrow() {
+                    Some(_) => "the keys that it held before stay in use until the agent ends",
+                    None => "sessions that begin at this agent end with it",
+                };
+                if let Some(problem) = self.problem.update((), Some(error.to_string())) {
+                    tracing::warn!("{path}: {problem}; {instead} (--state-dir)");
+                }
+            }
+        }
+    }
+}
+
+/// Lines `key-<seconds since 1970> <64 hexadecimal digits>`.
+fn read_file(path: &Path) -> Result<Arc<KeyRing>, KeyFileError> {
     if fs::metadata(path)?.permissions().mode() & 0o077 != 0 {
         return Err(KeyFileError::Public);
     }

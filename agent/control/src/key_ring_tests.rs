@@ -33,24 +33,48 @@ fn what_is_no_key_is_passed_over() {
     assert!(is_key_due(Some(&Secret::default()), 0));
 }
 
-#[test]
-fn a_file_is_made_once_and_kept_from_others() {
+#[tokio::test]
+async fn a_file_is_made_once_and_kept_from_others() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("state/keys");
-    let ring = from_file(&path).unwrap();
+    let ring = follow_file(path.clone()).borrow().clone().unwrap();
     assert_eq!(ring.keys().len(), 1);
-    assert_eq!(from_file(&path).unwrap(), ring);
+    assert_eq!(follow_file(path.clone()).borrow().clone(), Some(ring));
     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
 
     let another = format!("key-1 {}\n", "ab".repeat(32));
     fs::write(&path, fs::read_to_string(&path).unwrap() + &another).unwrap();
-    assert_eq!(from_file(&path).unwrap().keys()[1], RingKey { created: 1, secret: [0xab; 32] });
+    assert_eq!(read_file(&path).unwrap().keys()[1], RingKey { created: 1, secret: [0xab; 32] });
     fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
-    assert!(matches!(from_file(&path), Err(KeyFileError::Public)));
+    assert!(matches!(read_file(&path), Err(KeyFileError::Public)));
+    assert!(follow_file(path.clone()).borrow().is_none());
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
     fs::write(&path, "key-1 abcd\n").unwrap();
-    assert!(matches!(from_file(&path), Err(KeyFileError::NoKey)));
+    assert!(matches!(read_file(&path), Err(KeyFileError::NoKey)));
+}
+
+#[test]
+fn keys_that_cannot_be_read_any_more_stay_in_use() {
+    let directory = tempfile::tempdir().unwrap();
+    let (path, ring) = (directory.path().join("keys"), watch::Sender::default());
+    let mut file = KeyFile { path: path.clone(), ring, problem: LastLogged::default() };
+    let mut known = file.ring.subscribe();
+    make_file(&path).unwrap();
+    for (contents, is_another) in [(None, true), (None, false), (Some("nonsense"), false), (Some(""), false)]
+    {
+        contents.into_iter().for_each(|text| fs::write(&path, text).unwrap());
+        file.take(read_file(&path));
+        assert_eq!(known.has_changed().unwrap(), is_another, "{contents:?}");
+        assert!(known.borrow_and_update().is_some());
+    }
+    fs::remove_file(&path).unwrap();
+    file.take(read_file(&path));
+    assert!(!known.has_changed().unwrap() && !path.exists(), "nothing is made in its place");
+    fs::write(&path, format!("key-9 {}", "ab".repeat(32))).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+    file.take(read_file(&path));
+    assert_eq!(known.borrow_and_update().as_ref().unwrap().keys()[0].created, 9);
 }
 
 fn list(items: Value) -> Value {

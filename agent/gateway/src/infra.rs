@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use portcullis_api::types::gateways::Gateway;
-use portcullis_api::{GATEWAY_GROUP, created};
+use portcullis_api::{GATEWAY_GROUP, ObjectKey, created};
 use portcullis_model::{ObjectName, PortKey};
 
 pub use address::{AssignedAddresses, generated_for};
@@ -50,13 +50,13 @@ pub const MANAGED_BY_LABEL: &str = "app.kubernetes.io/managed-by";
 /// The manager that generated objects name, and the field manager of server-side apply.
 pub const MANAGER: &str = "portcullis";
 
-/// The ports and Secrets of a Gateway and of what is attached to it.
+/// The ports of a Gateway and of what is attached to it, and what they are served with.
 #[derive(Clone, Debug, Default)]
 pub struct Merged {
     /// Its ListenerSets' included.
     pub ports: BTreeSet<PortKey>,
-    /// Those that are referred to with permission.
-    pub secrets: BTreeSet<ObjectName>,
+    /// Secrets and ConfigMaps that are read for it.
+    pub needs: BTreeSet<ObjectKey>,
 }
 
 /// The objects that are to be there for a Gateway.
@@ -136,7 +136,7 @@ fn objects(
         manifests.extend(deployment.map(|deployment| (GeneratedKind::Deployment, deployment)));
         manifests.push((GeneratedKind::ServiceAccount, pods::service_account(&metadata)));
         let uid = gateway.metadata.uid.as_deref().unwrap_or_default();
-        manifests.extend(rights::rights(&metadata, &merged.secrets, &name, uid));
+        manifests.extend(rights::rights(&metadata, &merged.needs, &name, uid));
     }
     let made = manifests.into_iter().filter_map(|(kind, manifest)| Generated::read(kind, manifest));
     let mut objects: Vec<_> = made.collect();

@@ -311,8 +311,8 @@ impl Translator {
             traffic: &protected.policies,
             services: &reproved,
         };
-        let needs = self.needs.update(&changes, view);
-        let generated = self.generated.update(&judged, &claimed, view);
+        let (needs, needing) = self.needs.update(&changes, view);
+        let generated = self.generated.update(needing, &claimed, &self.needs, view);
         let ephemeral = families.into_iter();
         Outcome {
             snapshot: self.snapshot.clone(),

@@ -10,7 +10,7 @@ use portcullis_model::{
     Action, AddressRange, Admission, BackendName, BackendTarget, ClientAddress, ClientCertificates,
     ClientList, Encryption, Entry, Filter, FrontendKey, L4Action, L4Backend, L4Rule, L4Target, Limits,
     Listener, Port, Retry, RouteMatch, RouteTable, Rule, ServerNames, Serves, SessionPersistence,
-    SlowClients, Snapshot, Timeouts, TlsTermination, ValueMatch, WeightedBackend,
+    SlowClients, Snapshot, Timeouts, TlsOptions, TlsTermination, ValueMatch, WeightedBackend,
 };
 use serde_json::{Map, Value, json};
 
@@ -198,6 +198,7 @@ fn dump_admission(admission: &Admission) -> Map<String, Value> {
 fn dump_tls(tls: &TlsTermination) -> Map<String, Value> {
     let names: Vec<_> = tls.certificates.iter().map(|certificate| certificate.names.join(", ")).collect();
     let mut value = object([("certificates", json!(names))]);
+    value.extend(dump_tls_options(&tls.options));
     let clients = match &tls.clients {
         ClientCertificates::NotAsked => return value,
         ClientCertificates::Any => json!("Any"),
@@ -207,6 +208,28 @@ fn dump_tls(tls: &TlsTermination) -> Map<String, Value> {
         }
     };
     value.insert("clientCertificates".to_owned(), clients);
+    value
+}
+
+/// What differs from the default.
+fn dump_tls_options(options: &TlsOptions) -> Map<String, Value> {
+    let defaults = TlsOptions::default();
+    let mut value = Map::new();
+    if options.minimum_version != defaults.minimum_version {
+        value.insert("minimumVersion".to_owned(), json!(options.minimum_version.name()));
+    }
+    if !options.cipher_suites.is_empty() {
+        let suites: Vec<_> =
+            options.cipher_suites.iter().map(|suite| TlsOptions::cipher_suite_name(*suite)).collect();
+        value.insert("cipherSuites".to_owned(), json!(suites));
+    }
+    if options.tickets != defaults.tickets {
+        value.insert("sessionTickets".to_owned(), json!(options.tickets));
+    }
+    if !options.identity.is_empty() {
+        let fields: Vec<_> = options.identity.iter().map(|field| field.name()).collect();
+        value.insert("forwardClientCertificate".to_owned(), json!(fields));
+    }
     value
 }
 

@@ -28,6 +28,8 @@ use labels::{
 pub struct Metrics {
     pub agent: Agent,
     pub traffic: Traffic,
+    /// The earliest end of a certificate that a listener serves, in seconds since 1970.
+    pub certificate_expiries: Vec<(ListenerId, i64)>,
     /// Packets and connections, by the label of the kernel programs' verdict; empty without them.
     pub verdicts: Vec<(&'static str, u64)>,
     /// Interfaces that should have the packet guard, and have not, with the reason.
@@ -257,6 +259,7 @@ fn open_metrics(metrics: &Metrics) -> String {
     let mut registry = Registry::default();
     agent(&mut registry, &metrics.agent);
     requests(&mut registry, &metrics.traffic);
+    certificates(&mut registry, &metrics.certificate_expiries);
     connections(&mut registry, &metrics.traffic);
     forwarded(&mut registry, &metrics.traffic);
     not_admitted(&mut registry, &metrics.traffic);
@@ -313,6 +316,15 @@ fn enforced(registry: &mut Registry, enforced: &[(&'static str, &'static str, us
     }
     let help = "Listeners at addresses by the earliest place at which their terms hold";
     registry.register("portcullis_terms_enforced", help, family);
+}
+
+fn certificates(registry: &mut Registry, expiries: &[(ListenerId, i64)]) {
+    let family = Family::<ListenerLabels, Gauge>::default();
+    for (id, expiry) in expiries {
+        family.get_or_create(&listener_labels(id)).set(*expiry);
+    }
+    let help = "The earliest end of a certificate that a listener serves, or of one of its chain";
+    registry.register("tls_certificate_expiry_timestamp_seconds", help, family);
 }
 
 fn agent(registry: &mut Registry, agent: &Agent) {

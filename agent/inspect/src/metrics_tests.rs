@@ -29,7 +29,7 @@ fn everything() -> Metrics {
                 },
             )],
             listeners: vec![(
-                listener,
+                listener.clone(),
                 ListenerTraffic {
                     tls_connections: 2,
                     requests: [0, 0, 7, 0, 1, 0],
@@ -71,6 +71,7 @@ fn everything() -> Metrics {
             checked_endpoints: 2,
             ..Traffic::default()
         },
+        certificate_expiries: vec![(listener, 1_800_000_000)],
         verdicts: vec![("steered", 9)],
         forwarding: Forwarding { kernel: 2, userspace: vec![("off", 1)], flows: 7 },
         unguarded: vec![("eth0".into(), "foreign-program")],
@@ -94,6 +95,7 @@ fn everything_given_is_shown() {
         "portcullis_agent_info{version=\"1.2.3\",datapath=\"ebpf\"} 1".to_owned(),
         format!("http_server_requests_total{{{listener},http_response_status_class=\"2xx\"}} 7"),
         format!("tls_server_connections_total{{{listener}}} 2"),
+        format!("tls_certificate_expiry_timestamp_seconds{{{listener}}} 1800000000"),
         "network_server_connections_open{gateway=\"infra/web\"} 3".to_owned(),
         format!("l4_server_connections_total{{{listener}}} 6"),
         format!("l4_server_connections_open{{{listener}}} 1"),

@@ -47,6 +47,9 @@ pub struct ServedListener {
     /// The earliest place that refuses connections beyond a budget, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budgets: Option<Part>,
+    /// That a certificate has expired, or is about to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub certificate: Option<String>,
 }
 
 /// A part of a node.
@@ -93,7 +96,15 @@ impl fmt::Display for NodeStatus {
         let header =
             ["PORT", "LISTENER", "ON", "SERVED BY", "STEERED BY", "CLIENTS REFUSED BY", "BUDGETS KEPT BY"];
         let rows: Vec<_> = listeners.iter().map(ServedListener::row).collect();
-        if rows.is_empty() { Ok(()) } else { write!(f, "\n{}", table(&header, &rows)) }
+        if !rows.is_empty() {
+            write!(f, "\n{}", table(&header, &rows))?;
+        }
+        // At some of its addresses a listener may have a row of its own.
+        let expiring: BTreeSet<_> = listeners.iter().filter_map(ServedListener::expiring).collect();
+        expiring.iter().enumerate().try_for_each(|(at, line)| {
+            let gap = if at == 0 { "\n" } else { "" };
+            writeln!(f, "{gap}{line}")
+        })
     }
 }
 
@@ -137,7 +148,12 @@ impl ServedListener {
             steered_by: Part::default(),
             clients: None,
             budgets: None,
+            certificate: None,
         }
+    }
+
+    fn expiring(&self) -> Option<String> {
+        self.certificate.as_ref().map(|certificate| format!("{}: {certificate}", self.name()))
     }
 
     /// True if the other one is the same at other addresses.
@@ -252,6 +268,7 @@ mod tests {
     fn status() -> NodeStatus {
         let http = ServedListener {
             clients: Some(Part::new("xdp on eth0", "")),
+            certificate: Some("a certificate expires in 3 days".into()),
             ..served(ParentKind::Gateway, "web", "http")
         };
         NodeStatus {
@@ -274,6 +291,8 @@ forwarding  none
 PORT  LISTENER                             ON                            SERVED BY                             STEERED BY  CLIENTS REFUSED BY  BUDGETS KEPT BY
 80    Gateway infra/web listener http      10.0.0.1, fd00::1 and 1 more  user space (HTTP): requests are read  sk_lookup   xdp on eth0         -
 80    ListenerSet infra/shop listener http  10.0.0.1, fd00::1 and 1 more  user space (HTTP): requests are read  sk_lookup   -                   -
+
+Gateway infra/web listener http: a certificate expires in 3 days
 ";
         let squeezed = |text: &str| {
             text.split('\n')

@@ -14,7 +14,7 @@ pub struct Certificate {
     /// The DNS names of the leaf (subject alternative names), lower case, for display and overlap
     /// checks.
     pub names: Arc<[Box<str>]>,
-    /// End of validity, Unix seconds.
+    /// End of validity of the chain, of which the first that ends counts; Unix seconds.
     pub not_after: i64,
     pub key: Arc<CertifiedKey>,
 }

@@ -1,30 +1,35 @@
-//! The rights of the pods of a Gateway in mode Dedicated to read, besides the configuration, which
-//! holds no keys: the Secrets that the Gateway and what is attached to it refer to with permission,
-//! each by its name. Tenants who may run pods in the Gateway's namespace have the same rights,
-//! because they may run them as this ServiceAccount; so it must never have more.
+//! The rights of the pods of a Gateway in mode Dedicated to read, besides the configuration that
+//! everything is read of: the Secrets and ConfigMaps that the Gateway is served with, each by its
+//! name. Tenants who may run pods in the Gateway's namespace have the same rights, because they may
+//! run them as this ServiceAccount; so it must never have more.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use portcullis_api::ObjectKey;
 use portcullis_model::ObjectName;
 use serde_json::{Value, json};
 
 use super::object::{GATEWAY_ANNOTATION, UID_ANNOTATION};
 use super::{CONTROLLER_ANNOTATION, GeneratedKind};
 
+/// Names of objects, by the plural of their kind.
+type ByResource<'n> = BTreeMap<&'static str, Vec<&'n str>>;
+
 const GROUP: &str = "rbac.authorization.k8s.io";
 
-/// A Role and its binding in every namespace that has some of the Secrets. `metadata` is that of
+/// A Role and its binding in every namespace that has some of the objects. `metadata` is that of
 /// the ServiceAccount, made for the Gateway `gateway` with this UID.
 pub(super) fn rights(
     metadata: &ObjectMeta,
-    secrets: &BTreeSet<ObjectName>,
+    needs: &BTreeSet<ObjectKey>,
     gateway: &ObjectName,
     uid: &str,
 ) -> Vec<(GeneratedKind, Value)> {
-    let mut by_namespace: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-    for secret in secrets {
-        by_namespace.entry(&secret.namespace).or_default().push(&secret.name);
+    let mut by_namespace: BTreeMap<&str, ByResource<'_>> = BTreeMap::new();
+    for ObjectKey { kind, name } in needs {
+        let there = by_namespace.entry(&name.namespace).or_default();
+        there.entry(kind.resource()).or_default().push(&name.name);
     }
     let pairs = by_namespace.into_iter().flat_map(|(namespace, names)| {
         let here = if *namespace == *gateway.namespace {
@@ -38,10 +43,12 @@ pub(super) fn rights(
 }
 
 /// Only `get`: list and watch by name add nothing that polling does not give.
-fn role(metadata: &ObjectMeta, secrets: &[&str]) -> Value {
-    let rule =
-        json!({"apiGroups": [""], "resources": ["secrets"], "resourceNames": secrets, "verbs": ["get"]});
-    json!({"apiVersion": GeneratedKind::Role.api_version(), "kind": "Role", "metadata": metadata, "rules": [rule]})
+fn role(metadata: &ObjectMeta, names: &ByResource<'_>) -> Value {
+    let rules = names.iter().map(|(resource, names)| {
+        json!({"apiGroups": [""], "resources": [resource], "resourceNames": names, "verbs": ["get"]})
+    });
+    let rules: Vec<_> = rules.collect();
+    json!({"apiVersion": GeneratedKind::Role.api_version(), "kind": "Role", "metadata": metadata, "rules": rules})
 }
 
 fn binding(metadata: &ObjectMeta, account: &ObjectMeta) -> Value {

@@ -378,9 +378,13 @@ fn with_secrets(secrets: &[(&str, &str)]) -> DesiredObjects {
     on_ports(&[443], secrets)
 }
 
+fn key(kind: Kind, namespace: &str, name: &str) -> ObjectKey {
+    ObjectKey { kind, name: ObjectName::new(namespace, name) }
+}
+
 fn on_ports(numbers: &[u16], secrets: &[(&str, &str)]) -> DesiredObjects {
-    let secrets = secrets.iter().map(|(namespace, name)| ObjectName::new(*namespace, *name)).collect();
-    let merged = Merged { secrets, ..ports(numbers) };
+    let needs = secrets.iter().map(|(namespace, name)| key(Kind::Secret, namespace, name)).collect();
+    let merged = Merged { needs, ..ports(numbers) };
     plan(&gateway(json!({})), &merged, &dedicated(), crate::CONTROLLER_NAME).unwrap()
 }
 
@@ -395,16 +399,23 @@ fn as_applied(desired: &DesiredObjects) -> Vec<Generated> {
 
 /// A tenant who may run pods in the Gateway's namespace may run them as its ServiceAccount.
 #[test]
-fn pods_may_read_the_secrets_referred_to_and_nothing_else() {
-    let desired = with_secrets(&[("certs", "b"), ("edge", "a"), ("edge", "c")]);
+fn pods_may_read_what_their_gateway_is_served_with_and_nothing_else() {
+    let secrets = [("certs", "b"), ("edge", "a"), ("edge", "c")];
+    let secrets = secrets.iter().map(|(namespace, name)| key(Kind::Secret, namespace, name));
+    let needs = secrets.chain([key(Kind::ConfigMap, "certs", "ca")]).collect();
+    let merged = Merged { needs, ..ports(&[443]) };
+    let desired = plan(&gateway(json!({})), &merged, &dedicated(), crate::CONTROLLER_NAME).unwrap();
     let roles = desired.objects().iter().filter(|object| object.kind == GeneratedKind::Role);
     let roles: Vec<_> = roles.map(|role| (role.name().to_string(), role.manifest["rules"].clone())).collect();
-    let reading = |names: Value| json!([{"apiGroups": [""], "resources": ["secrets"], "resourceNames": names, "verbs": ["get"]}]);
+    let reading = |resource: &str, names: Value| json!({"apiGroups": [""], "resources": [resource], "resourceNames": names, "verbs": ["get"]});
     assert_eq!(
         roles,
         [
-            ("certs/edge.my-gateway-example".to_owned(), reading(json!(["b"]))),
-            ("edge/my-gateway-example".to_owned(), reading(json!(["a", "c"]))),
+            (
+                "certs/edge.my-gateway-example".to_owned(),
+                json!([reading("configmaps", json!(["ca"])), reading("secrets", json!(["b"]))]),
+            ),
+            ("edge/my-gateway-example".to_owned(), json!([reading("secrets", json!(["a", "c"]))])),
         ]
     );
     for binding in desired.objects().iter().filter(|object| object.kind == GeneratedKind::RoleBinding) {
@@ -424,8 +435,8 @@ fn pods_may_read_the_secrets_referred_to_and_nothing_else() {
 #[test]
 fn rights_in_other_namespaces_have_the_infrastructure_labels() {
     let infrastructure = json!({"labels": {"team": "blue"}, "annotations": {"note": "x"}});
-    let secrets = BTreeSet::from([ObjectName::new("certs", "b")]);
-    let merged = Merged { secrets, ..ports(&[443]) };
+    let needs = BTreeSet::from([key(Kind::Secret, "certs", "b")]);
+    let merged = Merged { needs, ..ports(&[443]) };
     let gateway = gateway(json!({"infrastructure": infrastructure}));
     let desired = plan(&gateway, &merged, &dedicated(), crate::CONTROLLER_NAME).unwrap();
     let rights = desired.objects().iter().filter(|object| object.kind.gives_rights());

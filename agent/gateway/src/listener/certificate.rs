@@ -61,8 +61,10 @@ pub fn read(secret: &Secret) -> Result<Certificate, CertificateError> {
     let chain = chain(chain_pem)?;
     let leaf = chain.first().ok_or(CertificateError::NoCertificate)?;
     let leaf = Leaf::read(leaf)?;
+    let mut not_after = leaf.not_after;
     for (at, issuer) in chain.iter().enumerate().skip(1) {
-        X509Certificate::from_der(issuer).map_err(|_| CertificateError::BrokenChain(at + 1))?;
+        let issuer = X509Certificate::from_der(issuer).map_err(|_| CertificateError::BrokenChain(at + 1))?;
+        not_after = not_after.min(issuer.1.validity().not_after.timestamp());
     }
     if let Some(bits) = leaf.rsa_bits.filter(|bits| *bits < SHORTEST_RSA_KEY) {
         return Err(CertificateError::ShortKey(bits));
@@ -74,7 +76,7 @@ pub fn read(secret: &Secret) -> Result<Certificate, CertificateError> {
     Ok(Certificate {
         fingerprint: fingerprint(chain_pem, key_pem),
         names: leaf.names,
-        not_after: leaf.not_after,
+        not_after,
         key: Arc::new(CertifiedKey::new(chain, key)),
     })
 }
@@ -193,6 +195,11 @@ Ags=
         let certificate = read(&secret(&chain, &key)).unwrap();
         assert_eq!(certificate.names.as_ref(), ["a.example".into(), "*.b.example".into()] as [Box<str>; 2]);
         assert!(certificate.not_after > 0);
+        let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
+        params.not_after = rcgen::date_time_ymd(2001, 9, 9);
+        let issuer = params.self_signed(&rcgen::KeyPair::generate().unwrap()).unwrap().pem();
+        let with_issuer = read(&secret(&format!("{chain}{issuer}"), &key)).unwrap();
+        assert_eq!(with_issuer.not_after, 999_993_600, "a chain ends with the first that does");
         assert_eq!(certificate, read(&secret(&chain, &key)).unwrap());
     }
 

@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use portcullis_api::types::shared::{ListenerSpec, ObjectReference, RouteGroupKind};
 use portcullis_api::{GATEWAY_GROUP, Kind, ObjectKey};
-use portcullis_model::{Certificate, HostPattern, ObjectName, ParentKind, PortKey};
+use portcullis_model::{Certificate, HostPattern, ObjectName, ParentKind, PortKey, TlsOptions};
 
 use super::certificate::CertificateError;
-use crate::options::is_foreign;
+use crate::options::{self, is_foreign};
 use crate::protocol::Protocol;
 use crate::route::carried_by;
 use crate::route::external_auth::ParsedAuth;
@@ -52,6 +52,8 @@ pub(crate) struct Listener {
     pub(crate) no_certificate: Option<Fault>,
     /// The filters that requests pass before a route is looked for.
     pub(crate) filters: Vec<ParsedAuth>,
+    /// The terms on which TLS ends, if it does.
+    pub(crate) tls_options: Arc<TlsOptions>,
     /// Keys of `tls.options` that are another implementation's.
     pub(crate) foreign_options: Vec<String>,
 }
@@ -225,6 +227,11 @@ impl Listener {
         let filters = filters(spec, protocol, namespace);
         let faults = shape_faults(spec, protocol).into_iter().chain(hostname.clone().err());
         let faults = faults.chain(filters.clone().err());
+        let (tls_options, problems) = match tls_options(spec, protocol) {
+            Ok(options) => (options, Vec::new()),
+            Err(problems) => (TlsOptions::default(), problems),
+        };
+        let faults = faults.chain(problems.into_iter().map(Fault::unsupported));
         let refusal = Fault::summary(faults);
         Self {
             name: spec.name.as_str().into(),
@@ -241,7 +248,8 @@ impl Listener {
             refusal,
             no_certificate,
             filters: filters.unwrap_or_default(),
-            foreign_options: options(spec).filter(|key| is_foreign(key)).map(str::to_owned).collect(),
+            tls_options: Arc::new(tls_options),
+            foreign_options: option_keys(spec).filter(|key| is_foreign(key)).map(str::to_owned).collect(),
         }
     }
 }
@@ -295,14 +303,6 @@ fn protocol_faults(spec: &ListenerSpec, protocol: Protocol) -> Vec<Fault> {
     if protocol == Protocol::TlsTerminated && mode != "Terminate" {
         messages.push(format!("there is no tls.mode {mode}; use Terminate or Passthrough"));
     }
-    let unknown: Vec<_> = options(spec).filter(|key| !is_foreign(key)).collect();
-    if protocol.has_server_names() && !unknown.is_empty() {
-        messages.push(format!(
-            "tls.options has {}, which is no option that we know: remove it; what an option was to forbid must not \
-             be served without it",
-            unknown.join(", ")
-        ));
-    }
     messages.into_iter().map(Fault::unsupported).collect()
 }
 
@@ -336,8 +336,33 @@ fn filters(spec: &ListenerSpec, protocol: Protocol, namespace: &Arc<str>) -> Res
     Ok(parsed)
 }
 
+/// The options of ours. Where TLS is passed on, there is nothing that they could be about.
+fn tls_options(spec: &ListenerSpec, protocol: Protocol) -> Result<TlsOptions, Vec<String>> {
+    let written = spec.tls.as_ref().and_then(|tls| tls.options.as_ref());
+    let Some(written) = written.filter(|_| protocol.has_server_names()) else {
+        return Ok(TlsOptions::default());
+    };
+    let options = options::of_listener(written)?;
+    if protocol == Protocol::TlsTerminated && !options.identity.is_empty() {
+        let message = format!(
+            "tls.options {} is about requests, which a listener of protocol TLS knows nothing of: \
+            remove it, or use HTTPS",
+            options::FORWARD_CLIENT_CERTIFICATE
+        );
+        return Err(vec![message]);
+    }
+    let own: Vec<_> = written.keys().map(String::as_str).filter(|key| !is_foreign(key)).collect();
+    if protocol.ends_tls() || own.is_empty() {
+        return Ok(options);
+    }
+    Err(vec![format!(
+        "tls.options has {}, and TLS does not end at this listener: remove it, or use tls.mode Terminate",
+        own.join(", ")
+    )])
+}
+
 /// The keys of `tls.options`.
-fn options(spec: &ListenerSpec) -> impl Iterator<Item = &str> {
+fn option_keys(spec: &ListenerSpec) -> impl Iterator<Item = &str> {
     let options = spec.tls.as_ref().and_then(|tls| tls.options.as_ref());
     options.into_iter().flat_map(|options| options.keys()).map(String::as_str)
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use portcullis_api::Kind;
 use portcullis_api::types::shared::{ListenerStatus, RouteGroupKind};
+use portcullis_model::ClientCertificates;
 
 use crate::conditions::{Affected, Conditions};
 use crate::listener::{Acceptance, Listener};
@@ -105,6 +106,15 @@ impl ListenerView<'_> {
         if !options.is_empty() {
             remarks.push(format!(
                 "tls.options without effect, because they are another implementation's: {options}"
+            ));
+        }
+        let fields: Vec<_> = self.listener.tls_options.identity.iter().map(|field| field.name()).collect();
+        let certificates = self.clients.map(|clients| &clients.certificates);
+        if !fields.is_empty() && !matches!(certificates, Some(ClientCertificates::Required(_))) {
+            remarks.push(format!(
+                "backends get no {}, because clients need no certificate that is verified: tls.frontend \
+                 of the Gateway would have to ask for one, in mode AllowValidOnly",
+                fields.join(", ")
             ));
         }
         if self.names == Names::OthersToo {

@@ -33,8 +33,6 @@ pub(super) struct ChangedListeners {
     pub(super) for_merge: BTreeSet<ParentKey>,
     /// Those with something that routes attach by.
     pub(super) for_routes: BTreeSet<ParentKey>,
-    /// Those that refer to other Secrets.
-    pub(super) secrets: BTreeSet<ParentKey>,
     /// Listeners that came, changed or went.
     pub(super) listeners: BTreeSet<ListenerKey>,
 }
@@ -225,9 +223,6 @@ impl ChangedListeners {
         }
         if !same(old, new, same_to_routes) {
             self.for_routes.insert(key.clone());
-        }
-        if before.secrets != now.secrets {
-            self.secrets.insert(key.clone());
         }
     }
 }

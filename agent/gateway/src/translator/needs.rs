@@ -14,7 +14,7 @@ use super::changes::ChangedObjects;
 use super::counts::Counts;
 use super::hierarchy::ChangedHierarchy;
 use super::listeners::ChangedListeners;
-use super::relation::only_in;
+use super::relation::{Relation, only_in};
 use super::view::View;
 use crate::listener::ParentKey;
 use crate::{AgentRole, Grants};
@@ -23,14 +23,24 @@ use crate::{AgentRole, Grants};
 pub(super) struct Needs {
     /// By Gateway and ListenerSet that is served, what it refers to, in order.
     by_parent: BTreeMap<ParentKey, Box<[ObjectKey]>>,
-    /// By BackendTLSPolicy that is heeded, the objects with its authorities, in order.
-    by_policy: BTreeMap<ObjectName, Box<[ObjectKey]>>,
+    /// By BackendTLSPolicy that is heeded.
+    by_policy: BTreeMap<ObjectName, Heeded>,
+    /// The policies that each Gateway heeds.
+    heeding: Relation<ObjectName, ObjectName>,
     /// By TrafficPolicy, the objects that credentials are checked against, in order.
     by_traffic: BTreeMap<ObjectName, Box<[ObjectKey]>>,
     /// By Service with endpoints of nodes, the pods that may prove them, in order.
     by_service: BTreeMap<ObjectName, Box<[ObjectKey]>>,
     /// The number of objects that refer to each object.
     references: Counts<ObjectKey>,
+}
+
+/// A policy with authorities that have to be read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Heeded {
+    /// The objects with its authorities, in order.
+    holders: Box<[ObjectKey]>,
+    gateways: BTreeSet<ObjectName>,
 }
 
 /// The difference that a change made to what is needed.
@@ -65,7 +75,12 @@ struct Reference<'r> {
 // === impl Needs ===
 
 impl Needs {
-    pub(super) fn update(&mut self, changes: &Changes<'_>, view: View<'_>) -> ChangedNeeds {
+    /// Returns the Gateways that need something else, too.
+    pub(super) fn update(
+        &mut self,
+        changes: &Changes<'_>,
+        view: View<'_>,
+    ) -> (ChangedNeeds, BTreeSet<ObjectName>) {
         let (judged, attached) = (changes.listeners, changes.hierarchy);
         let mut affected: BTreeSet<_> = judged.parents.union(&attached.moved).cloned().collect();
         if changes.objects.any_of(Kind::ReferenceGrant) {
@@ -76,16 +91,29 @@ impl Needs {
                 with_tls.map(|(name, _)| ParentKey { kind: ParentKind::Gateway, name: name.clone() }),
             );
         }
-        let mut now_changed = ChangedNeeds::default();
+        let (mut now_changed, mut gateways) = (ChangedNeeds::default(), BTreeSet::new());
         for parent in affected {
             let now = view.needs_of(&parent);
-            let before = replace(&mut self.by_parent, parent, &now);
+            let gateway = view.hierarchy.gateway_of(&parent);
+            let before = replace(&mut self.by_parent, parent.clone(), &now);
+            if before != now {
+                gateways.extend(gateway.cloned());
+            }
             self.count(&before, &now, &mut now_changed);
         }
         for policy in changes.targeted.union(changes.referred) {
-            let now = view.holders_of(policy);
-            let before = replace(&mut self.by_policy, policy.clone(), &now);
-            self.count(&before, &now, &mut now_changed);
+            let now = view.heeded(policy);
+            let before = match now.holders.is_empty() {
+                true => self.by_policy.remove(policy),
+                false => self.by_policy.insert(policy.clone(), now.clone()),
+            };
+            let before = before.unwrap_or_default();
+            self.heeding.update(policy, &before.gateways, &now.gateways);
+            self.count(&before.holders, &now.holders, &mut now_changed);
+            if before != now {
+                gateways.extend(before.gateways);
+                gateways.extend(now.gateways);
+            }
         }
         for policy in changes.traffic {
             let now = view.credentials_of(policy);
@@ -97,7 +125,19 @@ impl Needs {
             let before = replace(&mut self.by_service, service.clone(), &now);
             self.count(&before, &now, &mut now_changed);
         }
-        now_changed
+        (now_changed, gateways)
+    }
+
+    /// The Secrets and ConfigMaps that a Gateway is served with: those that it and what is attached
+    /// to it refer to with permission, and those of the policies that it heeds.
+    pub(super) fn of_gateway(&self, gateway: &ObjectName, view: View<'_>) -> BTreeSet<ObjectKey> {
+        let own = ParentKey { kind: ParentKind::Gateway, name: gateway.clone() };
+        let members = std::iter::once(&own).chain(view.hierarchy.children(gateway));
+        let referred = members.filter_map(|key| self.by_parent.get(key)).flatten();
+        let policies = self.heeding.of(gateway).filter_map(|policy| self.by_policy.get(policy));
+        let holders = policies.flat_map(|heeded| &heeded.holders).filter(|key| may_hold(key, gateway));
+        let needs = referred.chain(holders);
+        needs.filter(|key| matches!(key.kind, Kind::Secret | Kind::ConfigMap)).cloned().collect()
     }
 
     fn count(&mut self, before: &[ObjectKey], now: &[ObjectKey], changed: &mut ChangedNeeds) {
@@ -110,6 +150,13 @@ impl Needs {
     }
 }
 
+/// True of an object with a policy's authorities that the pods of a Gateway in mode Dedicated may
+/// read. A Secret may have an authority's key, too, which is not for the tenant of another
+/// namespace: whoever runs pods in the Gateway's can read what its pods can.
+fn may_hold(holder: &ObjectKey, gateway: &ObjectName) -> bool {
+    holder.kind != Kind::Secret || holder.name.namespace == gateway.namespace
+}
+
 /// Puts what is needed in the place of what was, which is returned.
 fn replace<K: Ord>(by: &mut BTreeMap<K, Box<[ObjectKey]>>, key: K, now: &[ObjectKey]) -> Box<[ObjectKey]> {
     let before = if now.is_empty() { by.remove(&key) } else { by.insert(key, now.into()) };
@@ -117,16 +164,20 @@ fn replace<K: Ord>(by: &mut BTreeMap<K, Box<[ObjectKey]>>, key: K, now: &[Object
 }
 
 impl View<'_> {
-    /// The objects with the authorities of a policy, in order; none if no agent of ours follows it.
-    fn holders_of(self, policy: &ObjectName) -> Box<[ObjectKey]> {
+    /// Nothing if no agent of ours follows the policy.
+    fn heeded(self, policy: &ObjectName) -> Heeded {
         let holders = self.policies.get(policy).map(|declared| declared.holders.clone()).unwrap_or_default();
-        let is_heeded = !holders.is_empty()
-            && match &self.settings.role {
-                AgentRole::Node => !self.heeding_gateways(policy).is_empty(),
-                AgentRole::Dedicated(only) => self.heeding_gateways(policy).contains(only),
-            };
+        if holders.is_empty() {
+            return Heeded::default();
+        }
+        let gateways: BTreeSet<_> = self.heeding_gateways(policy).into_iter().cloned().collect();
+        let is_ours = |key: &ObjectKey| match &self.settings.role {
+            AgentRole::Node => !gateways.is_empty(),
+            AgentRole::Dedicated(only) => gateways.contains(only) && may_hold(key, only),
+        };
         let can_exist = |key: &ObjectKey| is_subdomain(&key.name.name) && is_subdomain(&key.name.namespace);
-        holders.into_iter().filter(|key| is_heeded && can_exist(key)).collect()
+        let holders: Box<[_]> = holders.into_iter().filter(|key| is_ours(key) && can_exist(key)).collect();
+        if holders.is_empty() { Heeded::default() } else { Heeded { holders, gateways } }
     }
 
     /// The objects that the credentials of a TrafficPolicy are checked against, in order. A pod of
@@ -151,12 +202,12 @@ impl View<'_> {
         let mut needs: BTreeSet<_> =
             secrets.map(|name| ObjectKey { kind: Kind::Secret, name: name.clone() }).collect();
         match &self.settings.role {
-            AgentRole::Node if parent.kind == ParentKind::Gateway => {
-                needs.extend(self.references_of_tls(&parent.name));
-            }
-            // A pod has rights to what its own listeners refer to, and to nothing else.
+            // A pod has rights to what its own Gateway is served with, and to nothing else.
             AgentRole::Dedicated(only) if only != gateway => return Box::default(),
             AgentRole::Node | AgentRole::Dedicated(_) => {}
+        }
+        if parent.kind == ParentKind::Gateway {
+            needs.extend(self.references_of_tls(&parent.name));
         }
         // The CRDs take any text; nothing is called what no object can be called.
         needs.retain(|key| is_subdomain(&key.name.name) && is_subdomain(&key.name.namespace));
@@ -265,7 +316,7 @@ mod tests {
         let all = ["Secret edge/one", "Secret edge/three", "ConfigMap edge/ca"];
         assert_eq!(needs(&objects, AgentRole::Node), all);
         let only = |name: &str| AgentRole::Dedicated(ObjectName::new("edge", name));
-        assert_eq!(needs(&objects, only("a")), all[..2]);
+        assert_eq!(needs(&objects, only("a")), all);
         assert!(needs(&objects, only("other")).is_empty());
     }
 

@@ -212,7 +212,7 @@ impl Sources<'_> {
         let tls = || TlsTermination {
             certificates: listener.certificates.clone(),
             clients: clients().unwrap_or_default(),
-            options: Arc::default(),
+            options: listener.tls_options.clone(),
         };
         let serves = match listener.protocol {
             _ if !acceptance.is_accepted() => Serves::NoCertificate,
