@@ -22,7 +22,7 @@ pub(crate) fn expiries(snapshot: &Snapshot) -> BTreeMap<ListenerId, i64> {
     expiries
 }
 
-/// That it has come, or is about to.
+/// The distance of such an end, if it is soon, or was.
 pub(crate) fn told(expiry: i64, now: SystemTime) -> Option<String> {
     let now = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs().cast_signed());
     let left = expiry.saturating_sub(now);

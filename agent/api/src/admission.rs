@@ -195,7 +195,12 @@ fn complete_metadata(kind: Kind, metadata: &mut Map<String, Value>) -> Result<Ob
 
 fn name_problem(kind: Kind, key: &ObjectKey) -> Option<String> {
     let ObjectName { namespace, name } = &key.name;
-    if !is_subdomain(name) {
+    // `example.com:signer:name` for those of a signer.
+    let is_name = match kind {
+        Kind::ClusterTrustBundle => name.split(':').all(is_subdomain),
+        _ => is_subdomain(name),
+    };
+    if !is_name {
         return Some(format!(
             "metadata.name: Invalid value: {name:?}: must be lower case letters, digits, '-' and '.', at most 253"
         ));
@@ -290,6 +295,22 @@ mod tests {
             panic!("not admitted")
         };
         assert_eq!(policy.metadata.generation, Some(1), "of our own kinds, too");
+    }
+
+    #[test]
+    fn names_of_trust_bundles_may_begin_with_their_signers() {
+        let bundle = |kind: &str, group: &str, name: &str| {
+            let spec = json!({"trustBundle": "none", "signerName": "a.example/team"});
+            admit(json!({"apiVersion": format!("{group}/v1beta1"), "kind": kind, "metadata": {"name": name},
+                "spec": spec}))
+        };
+        let is_refused = |kind, group, name| matches!(bundle(kind, group, name), Admission::Refused(_));
+        for (name, is_good) in
+            [("a", true), ("a.example:team:b", true), ("a:", false), ("A:b", false), ("a/b", false)]
+        {
+            assert_eq!(!is_refused("ClusterTrustBundle", "certificates.k8s.io", name), is_good, "{name}");
+        }
+        assert!(is_refused("GatewayClass", GATEWAY_GROUP, "a.example:team:b"), "no other kind's");
     }
 
     #[test]

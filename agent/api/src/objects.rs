@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
+use k8s_openapi::api::certificates::v1beta1::ClusterTrustBundle;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -245,6 +246,7 @@ macro_rules! kinds {
 const CORE: &str = "";
 const DISCOVERY: &str = "discovery.k8s.io";
 pub(crate) const OWN_GROUP: &str = "portcullis.dev";
+const CERTIFICATES: &str = "certificates.k8s.io";
 const EXTENSIONS: &str = "apiextensions.k8s.io";
 
 kinds! { $
@@ -311,6 +313,9 @@ kinds! { $
     ConfigMap(ConfigMap) in config_maps:
         "ConfigMap" "configmaps" of CORE ["v1"],
         Namespaced, Other, read OnDemand by Nodes, status Ignored, kept Disk;
+    ClusterTrustBundle(ClusterTrustBundle) in trust_bundles:
+        "ClusterTrustBundle" "clustertrustbundles" of CERTIFICATES ["v1beta1", "v1alpha1", "v1"],
+        Cluster, Other, read Whole by All, status Ignored, kept Disk;
     GatewayParameters(GatewayParameters) in gateway_parameters:
         "GatewayParameters" "gatewayparameters" of OWN_GROUP ["v1alpha1"],
         Namespaced, Other, read Whole by All, status Ignored, kept Disk;

@@ -40,13 +40,14 @@ mod view;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use portcullis_api::{Change, ObjectKey, Objects};
+use portcullis_api::{Change, Kind, ObjectKey, Objects};
 use portcullis_model::{ObjectName, Snapshot};
 
 use crate::Settings;
 use crate::delegate::Family;
 use crate::feedback::{Feedback, Observations};
 use crate::infra::DesiredObjects;
+use crate::policy::authorities::{Holders, TrustBundles};
 use crate::status::Status;
 use admissions::Admissions;
 use attachments::Parents;
@@ -124,6 +125,7 @@ pub struct Translator {
 /// The state of the stages, in their order.
 #[derive(Debug, Default)]
 struct Stages {
+    trust_bundles: TrustBundles,
     listeners: Listeners,
     hierarchy: Hierarchy,
     owners: Owners,
@@ -165,6 +167,7 @@ impl Translator {
         let (objects, settings) = (&self.objects, &self.settings);
         let mut next = NextSnapshot::after(&self.snapshot);
         let Stages {
+            trust_bundles,
             listeners,
             hierarchy,
             owners,
@@ -187,6 +190,9 @@ impl Translator {
             backends,
         } = &mut self.stages;
 
+        trust_bundles.update(changed.of(Kind::ClusterTrustBundle), objects);
+        let holders = Holders { objects, bundles: trust_bundles };
+
         // Gateways and ListenerSets: each on its own, then as parents and children, then merged.
         let recertified = self.observations.recertified();
         let sources = listeners::Sources { objects, settings, observations: &self.observations };
@@ -195,7 +201,8 @@ impl Translator {
         let owned = owners.update(&changed, objects, settings, &self.observations);
         let readdressed = self.observations.readdressed();
         let observations = &self.observations;
-        let sources = gateways::Sources { listeners, hierarchy, owners, objects, settings, observations };
+        let sources =
+            gateways::Sources { listeners, hierarchy, owners, holders, objects, settings, observations };
         let merged = gateways.update(&changed, &judged, &attached, &owned, readdressed, sources);
 
         let changes = admissions::Changes {
@@ -209,7 +216,7 @@ impl Translator {
 
         // Routes: those that may fare differently with their families, attached, and in conflict
         // with other kinds.
-        let targeted = policies.update(&changed, objects, observations);
+        let targeted = policies.update(&changed, holders, observations);
         let respoken = backend_policies.update(&changed, objects);
         let recompiled = route_filters.update(&changed, objects);
         let parents = Parents { listeners, hierarchy, gateways, objects, traffic, policies, route_filters };

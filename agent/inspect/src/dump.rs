@@ -211,7 +211,7 @@ fn dump_tls(tls: &TlsTermination) -> Map<String, Value> {
     value
 }
 
-/// What differs from the default.
+/// The options that are not as by default.
 fn dump_tls_options(options: &TlsOptions) -> Map<String, Value> {
     let defaults = TlsOptions::default();
     let mut value = Map::new();

@@ -47,7 +47,7 @@ pub struct ServedListener {
     /// The earliest place that refuses connections beyond a budget, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budgets: Option<Part>,
-    /// That a certificate has expired, or is about to.
+    /// The time at which a certificate ends, if that is soon, or was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub certificate: Option<String>,
 }

@@ -9,11 +9,11 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::Service;
 use portcullis_api::types::backendtlspolicies::{BackendTlsPolicy, BackendTlsValidation, SubjectAltName};
 use portcullis_api::types::shared::LocalObjectReference;
-use portcullis_api::{Kind, ObjectKey, Objects, created, generation};
+use portcullis_api::{Kind, ObjectKey, created, generation};
 use portcullis_model::{Authorities, BackendTls, Encryption, ObjectName, PeerIdentity};
 use rustls_pki_types::DnsName;
 
-use super::authorities;
+use super::authorities::{self, Anchors, Holders};
 use crate::options::is_foreign;
 use crate::{Fault, Reason};
 
@@ -126,20 +126,18 @@ pub(crate) fn missing(target: &Target, service: Option<&Service>) -> Option<Faul
 // === impl Declared ===
 
 impl Declared {
-    pub(crate) fn of(name: &ObjectName, policy: &BackendTlsPolicy, objects: &Objects) -> Self {
+    pub(crate) fn of(name: &ObjectName, policy: &BackendTlsPolicy, sources: Holders<'_>) -> Self {
         let BackendTlsValidation { ca_certificate_refs, .. } = &policy.spec.validation;
-        let (mut holders, mut anchors, mut faults) = (BTreeSet::new(), Vec::new(), Vec::new());
+        let (mut holders, mut sets, mut faults) = (BTreeSet::new(), Vec::new(), Vec::new());
         for reference in ca_certificate_refs.iter().flatten() {
             let LocalObjectReference { group, kind, name: holder } = reference;
             let holder = ObjectName::new(name.namespace.clone(), holder.as_str());
             let read = authorities::holder(group, kind, holder).and_then(|holder| {
                 holders.insert(holder.clone());
-                authorities::read(&holder, objects)
+                sources.read(&holder)
             });
             match read {
-                Ok(read) => {
-                    anchors.extend(read.into_iter().filter(|it| !anchors.contains(it)).collect::<Vec<_>>())
-                }
+                Ok(read) => sets.push(read),
                 Err(fault) => faults.push(fault),
             }
         }
@@ -147,7 +145,7 @@ impl Declared {
         let keys = policy.spec.options.iter().flat_map(|options| options.keys());
         let (foreign, unknown): (Vec<_>, Vec<_>) = keys.map(String::as_str).partition(|key| is_foreign(key));
         let tls = match &*unknown {
-            [] => validation(&policy.spec.validation, anchors.into(), unresolved.as_ref()),
+            [] => validation(&policy.spec.validation, authorities::union(&sets), unresolved.as_ref()),
             _ => Err(invalid(format!(
                 "options has {}, which is no option that we know: remove it; what an option was to forbid must not be \
                  done without it",
@@ -170,7 +168,7 @@ impl Declared {
 /// a directory were never checked.
 fn validation(
     validation: &BackendTlsValidation,
-    anchors: Arc<[rustls_pki_types::TrustAnchor<'static>]>,
+    anchors: Anchors,
     unresolved: Option<&Fault>,
 ) -> Result<BackendTls, Fault> {
     let are_given = validation.ca_certificate_refs.as_ref().is_some_and(|references| !references.is_empty());

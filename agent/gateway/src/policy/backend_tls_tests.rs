@@ -1,7 +1,8 @@
-use portcullis_api::{Change, Object};
+use portcullis_api::{Change, Object, Objects};
 use serde_json::{Value, json};
 
 use super::*;
+use crate::policy::authorities::TrustBundles;
 
 fn object(api_version: &str, kind: &str, name: &str, content: Value) -> Object {
     let mut manifest = content;
@@ -27,7 +28,8 @@ fn declared(spec: &Value) -> Declared {
         "p",
         json!({"spec": spec}),
     )));
-    Declared::of(&name, &objects.backend_tls_policies[&name], &objects)
+    let sources = Holders { objects: &objects, bundles: &TrustBundles::default() };
+    Declared::of(&name, &objects.backend_tls_policies[&name], sources)
 }
 
 fn validated(validation: &Value) -> Result<BackendTls, Fault> {

@@ -2,14 +2,12 @@
 //! the Gateway that an object is attached to add up with its own. What cannot be followed lets no
 //! client in. Nothing here knows which listeners there are.
 
-use std::sync::Arc;
-
 use portcullis_api::types::gateways::Gateway;
 use portcullis_api::types::shared::{FrontendTlsValidation, NamespacedObjectReference};
-use portcullis_api::{Kind, ObjectKey, Objects};
+use portcullis_api::{Kind, ObjectKey, Objects, Scope};
 use portcullis_model::{ClientCertificates, ObjectName};
-use rustls_pki_types::TrustAnchor;
 
+use super::authorities::{Anchors, Holders};
 use super::{FrontendValidation, Policies, authorities};
 use crate::{Fault, Grants, Reason};
 
@@ -33,7 +31,7 @@ pub(crate) struct Clients {
 /// The validation by one Gateway.
 struct Resolved {
     mode: Mode,
-    anchors: Arc<[TrustAnchor<'static>]>,
+    anchors: Anchors,
     unresolved: Vec<Fault>,
     refusal: Option<Fault>,
 }
@@ -43,11 +41,11 @@ struct Resolved {
 impl Clients {
     /// As the policies of a listener demand; `reader` is the namespace of the object that the
     /// listener is of, whose owner is told no more than concerns them.
-    pub(crate) fn of(policies: &Policies<'_>, reader: &str, objects: &Objects) -> Self {
+    pub(crate) fn of(policies: &Policies<'_>, reader: &str, sources: Holders<'_>) -> Self {
         let mut clients = Self::default();
         let (mut required, mut is_asked) = (Vec::new(), false);
         for policy in &policies.frontend_validation {
-            let resolved = Resolved::of(policy, objects);
+            let resolved = Resolved::of(policy, sources);
             let told = |fault: Fault| told_to(reader, policy.gateway, fault);
             clients.unresolved.extend(resolved.unresolved.into_iter().map(told));
             clients.refusal = clients.refusal.or(resolved.refusal.map(told));
@@ -104,21 +102,24 @@ fn told_to(reader: &str, gateway: &Gateway, fault: Fault) -> Fault {
 // === impl Resolved ===
 
 impl Resolved {
-    fn of(&FrontendValidation { gateway, validation }: &FrontendValidation<'_>, objects: &Objects) -> Self {
-        let (mut anchors, mut unresolved) = (Vec::new(), Vec::new());
+    fn of(
+        &FrontendValidation { gateway, validation }: &FrontendValidation<'_>,
+        sources: Holders<'_>,
+    ) -> Self {
+        let (mut sets, mut unresolved) = (Vec::new(), Vec::new());
         for reference in &validation.ca_certificate_refs {
-            match permitted(gateway, reference, objects).and_then(|key| authorities::read(&key, objects)) {
-                Ok(read) => anchors.extend(read),
+            match permitted(gateway, reference, sources.objects).and_then(|key| sources.read(&key)) {
+                Ok(read) => sets.push(read),
                 Err(fault) => unresolved.push(fault.within("tls.frontend")),
             }
         }
-        let mode = mode(validation);
+        let (mode, anchors) = (mode(validation), authorities::union(&sets));
         let refusal = mode.as_ref().err().cloned().or_else(|| {
             let message = "clients need certificates by tls.frontend, and none of its caCertificateRefs leads to an \
                 authority's: no client is let in";
             anchors.is_empty().then(|| Fault::not_accepted(Reason::NoValidCACertificate, message))
         });
-        Self { mode: mode.unwrap_or(Mode::AllowValidOnly), anchors: anchors.into(), unresolved, refusal }
+        Self { mode: mode.unwrap_or(Mode::AllowValidOnly), anchors, unresolved, refusal }
     }
 }
 
@@ -139,6 +140,10 @@ fn permitted(
     objects: &Objects,
 ) -> Result<ObjectKey, Fault> {
     let key = holder(gateway, reference)?;
+    // What is of the cluster is for all of its namespaces.
+    if key.kind.scope() == Scope::Cluster {
+        return Ok(key);
+    }
     let from = namespace(gateway);
     match Grants::new(objects).check(Kind::Gateway, from, key.kind, key.name.clone()) {
         Some(_) => Ok(key),

@@ -2,6 +2,7 @@ use portcullis_api::{Change, Object};
 use serde_json::{Value, json};
 
 use super::*;
+use crate::policy::authorities::TrustBundles;
 
 const SHOP: &str = "shop";
 
@@ -33,7 +34,8 @@ fn refer_to(names: &[&str]) -> Value {
 
 fn clients(gateways: &[&Gateway], objects: &Objects) -> Clients {
     let [parent, definer @ ..] = gateways else { panic!("a parent at least") };
-    Clients::of(&Policies::of(parent, definer.first().copied(), 443), SHOP, objects)
+    let sources = Holders { objects, bundles: &TrustBundles::of(objects) };
+    Clients::of(&Policies::of(parent, definer.first().copied(), 443), SHOP, sources)
 }
 
 /// The numbers of authorities in the sets.

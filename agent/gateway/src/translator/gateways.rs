@@ -22,6 +22,7 @@ use crate::listener::{
 };
 use crate::parent::{self, Addresses, AllowedChildren};
 use crate::policy::Policies;
+use crate::policy::authorities::{HOLDERS, Holders};
 use crate::policy::frontend_tls::{self, Clients};
 use crate::protocol::Protocol;
 use crate::selector::{NamespaceRule, Namespaces};
@@ -101,6 +102,7 @@ pub(super) struct Sources<'s> {
     pub(super) listeners: &'s Listeners,
     pub(super) hierarchy: &'s Hierarchy,
     pub(super) owners: &'s Owners,
+    pub(super) holders: Holders<'s>,
     pub(super) objects: &'s Objects,
     pub(super) settings: &'s Settings,
     pub(super) observations: &'s Observations,
@@ -293,7 +295,7 @@ impl Gateways {
         let clients = declared.listeners.iter().map(|listener| {
             let policies = Policies::of(gateway, definer, listener.port.number);
             match listener.protocol.ends_tls() {
-                true => (listener.name.clone(), Clients::of(&policies, reader, sources.objects)),
+                true => (listener.name.clone(), Clients::of(&policies, reader, sources.holders)),
                 false => (listener.name.clone(), Clients::default()),
             }
         });
@@ -449,7 +451,7 @@ fn validating(changed: &ChangedObjects, sources: Sources<'_>) -> Vec<ObjectName>
     let concerns = |holder: &ObjectKey| {
         granting.contains(&holder.name.namespace) || changed.of(holder.kind).any(|name| *name == holder.name)
     };
-    let may_concern = [Kind::ConfigMap, Kind::Secret].into_iter().any(|kind| changed.any_of(kind));
+    let may_concern = HOLDERS.into_iter().any(|kind| changed.any_of(kind));
     if !may_concern && granting.is_empty() {
         return Vec::new();
     }

@@ -152,7 +152,7 @@ impl Needs {
 
 /// True of an object with a policy's authorities that the pods of a Gateway in mode Dedicated may
 /// read. A Secret may have an authority's key, too, which is not for the tenant of another
-/// namespace: whoever runs pods in the Gateway's can read what its pods can.
+/// namespace: users who may run pods in the Gateway's can read what its pods can.
 fn may_hold(holder: &ObjectKey, gateway: &ObjectName) -> bool {
     holder.kind != Kind::Secret || holder.name.namespace == gateway.namespace
 }

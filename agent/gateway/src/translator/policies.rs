@@ -5,12 +5,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use portcullis_api::{Kind, ObjectKey, Objects};
+use portcullis_api::{Kind, ObjectKey};
 use portcullis_model::{Encryption, ObjectName};
 
 use super::changes::ChangedObjects;
 use super::relation::Relation;
 use crate::feedback::Observations;
+use crate::policy::authorities::{HOLDERS, Holders};
 use crate::policy::backend_tls::{Declared, Target, TlsPolicy};
 
 #[derive(Debug, Default)]
@@ -41,15 +42,15 @@ impl Policies {
     pub(super) fn update(
         &mut self,
         changed: &ChangedObjects,
-        objects: &Objects,
+        sources: Holders<'_>,
         observations: &Observations,
     ) -> ChangedPolicies {
         let are_unread = observations.is_unread(Kind::BackendTlsPolicy);
         let all = std::mem::replace(&mut self.are_unread, are_unread) != are_unread;
         let mut now_changed = ChangedPolicies { all, ..ChangedPolicies::default() };
         for name in self.affected(changed) {
-            let policy = objects.backend_tls_policies.get(&name);
-            let now = policy.map(|policy| Declared::of(&name, policy, objects));
+            let policy = sources.objects.backend_tls_policies.get(&name);
+            let now = policy.map(|policy| Declared::of(&name, policy, sources));
             let before = self.declared.remove(&name);
             let [services_before, services_now] =
                 [before.as_deref(), now.as_ref()].map(|declared| services(declared));
@@ -76,7 +77,7 @@ impl Policies {
     /// The policies that changed, or their authorities did.
     fn affected(&self, changed: &ChangedObjects) -> BTreeSet<ObjectName> {
         let mut affected: BTreeSet<_> = changed.of(Kind::BackendTlsPolicy).cloned().collect();
-        for kind in [Kind::ConfigMap, Kind::Secret] {
+        for kind in HOLDERS {
             for name in changed.of(kind) {
                 affected.extend(self.by_holder.of(&ObjectKey { kind, name: name.clone() }).cloned());
             }

@@ -166,7 +166,7 @@ pub(crate) fn object(kind: u8, dice: &mut Dice) -> Object {
         0 | 1 => gateway(namespace, dice),
         2 | 3 => listener_set(namespace, dice),
         4..=7 => route(namespace, dice),
-        8 => secret(namespace, dice),
+        8 => dice.pick(&[secret as fn(&str, &mut Dice) -> Value, secret, trust_bundle])(namespace, dice),
         9 => dice.pick(&[service as fn(&str, &mut Dice) -> Value, slice, pod])(namespace, dice),
         10 => dice.pick(&[grant as fn(&str, &mut Dice) -> Value, policy, backend_policy])(namespace, dice),
         11 | 12 => generated_service(namespace, dice),
@@ -215,7 +215,8 @@ fn tls(dice: &mut Dice) -> Value {
     };
     let backend = json!({"clientCertificateRef": reference("Secret", "c")});
     let authority = reference("ConfigMap", "ca");
-    let frontend = json!({"default": {"validation": {"caCertificateRefs": [authority]}}});
+    let authorities = json!([if dice.roll(2) == 0 { authority } else { bundle_ref() }]);
+    let frontend = json!({"default": {"validation": {"caCertificateRefs": authorities}}});
     match dice.roll(6) {
         0 => json!({"backend": backend}),
         1 => json!({"backend": backend, "frontend": frontend}),
@@ -319,6 +320,17 @@ fn secret(namespace: &str, dice: &mut Dice) -> Value {
     manifest("v1", "Secret", namespace, name, dice, data)
 }
 
+/// The one that there may be.
+fn bundle_ref() -> Value {
+    json!({"group": "certificates.k8s.io", "kind": "ClusterTrustBundle", "name": "b"})
+}
+
+fn trust_bundle(_: &str, dice: &mut Dice) -> Value {
+    let text = dice.pick(&["file:a.crt", "file:b.crt", "none"]);
+    json!({"apiVersion": "certificates.k8s.io/v1beta1", "kind": "ClusterTrustBundle",
+        "metadata": {"name": "b"}, "spec": {"trustBundle": text}})
+}
+
 fn service(namespace: &str, dice: &mut Dice) -> Value {
     let name = dice.pick(&["v", "w"]);
     let addresses = dice.maybe(|dice| json!([dice.pick(&ADDRESSES)]));
@@ -392,8 +404,10 @@ fn grant(namespace: &str, dice: &mut Dice) -> Value {
 fn policy(namespace: &str, dice: &mut Dice) -> Value {
     let target = json!({"group": "", "kind": "Service", "name": dice.pick(&["v", "w"]),
         "sectionName": dice.maybe(|_| json!("none"))});
-    let holder =
-        json!({"group": "", "kind": dice.pick(&["ConfigMap", "Secret"]), "name": dice.pick(&["c", "d"])});
+    let holder = match dice.pick(&["ConfigMap", "Secret", "ClusterTrustBundle"]) {
+        "ClusterTrustBundle" => bundle_ref(),
+        kind => json!({"group": "", "kind": kind, "name": dice.pick(&["c", "d"])}),
+    };
     let validation = match dice.roll(3) {
         0 => json!({"hostname": "a.example", "wellKnownCACertificates": "System"}),
         1 => json!({"hostname": "10.0.0.1", "wellKnownCACertificates": "System"}),

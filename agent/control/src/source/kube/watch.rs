@@ -23,6 +23,8 @@ use crate::kube::{code, watch_code};
 
 /// Interval at which to ask whether a kind is served by now.
 const RECHECK: Duration = Duration::from_secs(4);
+/// The same of a kind that an API server serves only if it was started so.
+const RECHECK_BUILT_IN: Duration = Duration::from_mins(1);
 /// Time for which a kind that may not be read delays the others at the start.
 const DENIED: Duration = Duration::from_secs(10);
 
@@ -112,7 +114,11 @@ impl KindWatch {
             self.send(Delta::Begin(self.kind)).await?;
             self.send(Delta::Done(self.kind)).await?;
         }
-        tokio::time::sleep(jittered(RECHECK)).await;
+        let interval = match self.kind {
+            Kind::ClusterTrustBundle => RECHECK_BUILT_IN,
+            _ => RECHECK,
+        };
+        tokio::time::sleep(jittered(interval)).await;
         Ok(())
     }
 
@@ -265,6 +271,33 @@ mod tests {
             .answer(200, json!({"groupVersion": "gateway.networking.k8s.io/v2", "resources": [policies]}));
         assert!(matches!(deltas.recv().await, Some(Delta::Denied(Kind::BackendTlsPolicy))));
         watch.abort();
+    }
+
+    /// Clusters without them are most of all.
+    #[tokio::test]
+    async fn trust_bundles_are_watched_in_a_version_that_there_is_or_not_at_all() {
+        let mut server = ApiServer::start().await;
+        let (to, mut deltas) = mpsc::channel(100);
+        let kind = Kind::ClusterTrustBundle;
+        let none = tokio::spawn(watch(server.client().await, kind, to.clone()));
+        for version in kind.versions() {
+            let discovery = server.asked().await;
+            assert_eq!(discovery.path, format!("/apis/certificates.k8s.io/{version}"));
+            discovery.answer_not_found();
+        }
+        assert!(matches!(deltas.recv().await, Some(Delta::Begin(_))));
+        assert!(matches!(deltas.recv().await, Some(Delta::Done(_))), "nothing waits for them");
+        none.abort();
+
+        let older = tokio::spawn(watch(server.client().await, kind, to));
+        server.asked().await.answer_not_found();
+        let bundles = json!({"name": "clustertrustbundles", "singularName": "", "namespaced": false,
+            "kind": kind.as_str(), "verbs": []});
+        let group_version = "certificates.k8s.io/v1alpha1";
+        server.asked().await.answer(200, json!({"groupVersion": group_version, "resources": [bundles]}));
+        let list = server.asked().await;
+        assert!(list.path.starts_with("/apis/certificates.k8s.io/v1alpha1/clustertrustbundles?"), "{list:?}");
+        older.abort();
     }
 
     #[tokio::test]
