@@ -19,9 +19,9 @@ use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use http::StatusCode;
 use portcullis_model::{
-    AllowedNames, AllowedOrigins, ApiKeys, BasicPasswords, ClaimHeader, ClaimPath, ClientKeys, Cors,
-    CredentialForwarding, CredentialSource, Credentials, Expiry, Filter, JwtProvider, KeyKinds, KeySet,
-    Level, ObjectName, PasswordFile, Protection, RequiredClaim, Requirement, TrafficPolicy,
+    Action, AllowedNames, AllowedOrigins, ApiKeys, BasicPasswords, ClaimHeader, ClaimPath, ClientKeys, Cors,
+    CredentialForwarding, CredentialSource, Credentials, DirectResponse, Expiry, Filter, JwtProvider,
+    KeyKinds, KeySet, Level, ObjectName, PasswordFile, Protection, RequiredClaim, Requirement, TrafficPolicy,
 };
 use serde_json::{Value, json};
 use support::rules::{RuleSpec, rule};
@@ -423,9 +423,11 @@ async fn every_level_has_to_be_met() {
         client_header: Some("x-user".parse().unwrap()),
     };
     let jwt = Requirement::Jwt(vec![provider(issuer.keys())]);
+    let own = DirectResponse { status: StatusCode::ACCEPTED, content_type: None, body: "own".into() };
     let rules = vec![
         guarded(vec![jwt.clone(), Requirement::ApiKey(keys.clone())]).prefix("/both"),
         rule().policy(policy(vec![vec![jwt.clone()], vec![Requirement::ApiKey(keys)]])).prefix("/apart"),
+        RuleSpec { action: Action::Respond(own.into()), ..guarded(vec![jwt.clone()]).prefix("/own") },
         guarded(vec![jwt]).redirect(|away| away.hostname = Some("elsewhere.test".into())).prefix("/away"),
         rule().prefix("/open"),
     ];
@@ -440,6 +442,8 @@ async fn every_level_has_to_be_met() {
         ("/apart", &both, 200),
         ("/apart", &token, 401),
         ("/apart", "x-api-key: s3cret\n", 401),
+        ("/own", "", 401),
+        ("/own", &token, 202),
         ("/away", "", 401),
         ("/away", &token, 302),
         ("/open", "", 200),

@@ -196,6 +196,54 @@ async fn the_api_server_refuses_policies_that_mean_nothing() {
     fixture.remove().await;
 }
 
+/// As [`rows`], of credentials that TrafficPolicies want.
+fn credentials() -> Vec<(&'static str, Value, Value)> {
+    let with =
+        |field: &str, terms: Value| json!({"targetRefs": [target("HTTPRoute", "shop", None)], field: terms});
+    let provider = |terms: Value| {
+        let mut provider = json!({"name": "a", "issuer": "i", "jwks": {"kind": "Secret", "name": "k"}});
+        provider.as_object_mut().unwrap().extend(terms.as_object().cloned().unwrap());
+        provider
+    };
+    let providers = |providers: Vec<Value>| with("jwt", json!({"providers": providers}));
+    let jwt = |terms: Value| providers(vec![provider(terms)]);
+    let keys = |from: Value| with("apiKeys", json!({"secretRefs": [{"name": "k"}], "from": from}));
+    let basic = |header: &str| with("basic", json!({"secretRef": {"name": "u"}, "userHeader": header}));
+    vec![
+        (
+            "jwks.kind",
+            jwt(json!({"jwks": {"kind": "ConfigMap", "name": "k", "key": "e"}})),
+            jwt(json!({"jwks": {"kind": "Service", "name": "k"}})),
+        ),
+        (
+            "spec.jwt.providers[1]: Duplicate",
+            providers(vec![provider(json!({})), provider(json!({"name": "b"}))]),
+            providers(vec![provider(json!({})); 2]),
+        ),
+        ("spec.jwt.providers", jwt(json!({"from": {"cookie": "c"}})), providers(Vec::new())),
+        ("clockSkewSeconds", jwt(json!({"clockSkewSeconds": 300})), jwt(json!({"clockSkewSeconds": 301}))),
+        ("expiration", jwt(json!({"expiration": "Optional"})), jwt(json!({"expiration": "Never"}))),
+        (
+            "requiredClaims[0].values",
+            jwt(json!({"requiredClaims": [{"claim": "a", "values": ["b"]}]})),
+            jwt(json!({"requiredClaims": [{"claim": "a", "values": []}]})),
+        ),
+        (
+            "claimsToHeaders[0].header",
+            jwt(json!({"claimsToHeaders": [{"claim": "sub", "header": "X-User"}]})),
+            jwt(json!({"claimsToHeaders": [{"claim": "sub", "header": "X User"}]})),
+        ),
+        ("spec.apiKeys.from", keys(json!({"header": "a"})), keys(json!({"header": "a", "cookie": "b"}))),
+        ("spec.apiKeys.from", keys(json!({"cookie": "b"})), keys(json!({}))),
+        (
+            "spec.apiKeys.secretRefs",
+            with("apiKeys", json!({"secretRefs": [{"name": "a"}, {"name": "b"}]})),
+            with("apiKeys", json!({"secretRefs": []})),
+        ),
+        ("spec.basic.userHeader", basic("x-user"), basic("a b")),
+    ]
+}
+
 #[tokio::test]
 #[ignore = "needs a cluster: cargo xtask cluster exec"]
 async fn the_api_server_refuses_traffic_policies_that_mean_nothing() {
@@ -241,7 +289,10 @@ async fn the_api_server_refuses_traffic_policies_that_mean_nothing() {
             by(json!({"type": "Header", "header": "x_key"})),
             by(json!({"type": "Header", "header": "x key"})),
         ),
-    ] {
+    ]
+    .into_iter()
+    .chain(credentials())
+    {
         assert_eq!(refusal_of(&fixture, "TrafficPolicy", fine.clone()).await, None, "{fine}");
         let refusal = refusal_of(&fixture, "TrafficPolicy", wrong.clone()).await;
         assert!(refusal.as_ref().is_some_and(|refusal| refusal.contains(words)), "{wrong}: {refusal:?}");
