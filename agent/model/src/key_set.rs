@@ -12,10 +12,12 @@ use serde::Deserialize;
 
 /// Keys of a set that are looked at.
 const MOST_KEYS: usize = 64;
+/// Bytes of a document: keys of 8,192 bits with their certificates fit in.
+const LONGEST: usize = 256 << 10;
 /// Keys that a token which names none is tried with.
 const MOST_TRIES: usize = 8;
 
-/// The keys of an issuer. Compared by the digest of the document.
+/// The keys of an issuer. Compared by the digest of the document, and the kinds that it may have.
 pub struct KeySet {
     fingerprint: [u8; 32],
     keys: Vec<Key>,
@@ -33,6 +35,8 @@ pub enum KeyKinds {
 pub enum KeySetError {
     #[error("is no JSON Web Key Set: {0}")]
     Syntax(String),
+    #[error("has {0} bytes; at most {LONGEST} are allowed")]
+    TooLong(usize),
     #[error("has {0} keys; at most {MOST_KEYS} are allowed")]
     TooMany(usize),
     #[error("has no keys")]
@@ -93,6 +97,10 @@ impl KeySet {
     /// # Errors
     /// When the document has no key that is of use.
     pub fn parse(document: &[u8], kinds: KeyKinds) -> Result<Self, KeySetError> {
+        // As values, keys that are none take a hundred times as much as their text.
+        if document.len() > LONGEST {
+            return Err(KeySetError::TooLong(document.len()));
+        }
         let Document { keys } = serde_json::from_slice(document).map_err(|error| {
             KeySetError::Syntax(format!("line {}, column {}", error.line(), error.column()))
         })?;
@@ -114,19 +122,33 @@ impl KeySet {
             return Err(first.unwrap_or(KeySetError::Empty));
         }
         let mut fingerprint = [0; 32];
-        fingerprint.copy_from_slice(digest::digest(&digest::SHA256, document).as_ref());
+        let mut context = digest::Context::new(&digest::SHA256);
+        context.update(&[u8::from(kinds == KeyKinds::PublicAndSecret)]);
+        context.update(document);
+        fingerprint.copy_from_slice(context.finish().as_ref());
         Ok(Self { fingerprint, keys: usable })
     }
 
     /// True if a key that is good for the algorithm has made the signature: the one of that id, or
-    /// one without; where the token names none, any.
-    pub fn verifies(&self, algorithm: &str, id: Option<&str>, message: &[u8], signature: &[u8]) -> bool {
+    /// one without; where the token names none, any. `tries` is the number of signatures that may
+    /// still be checked; none is left when it is 0.
+    pub fn verifies(
+        &self,
+        (algorithm, id): (&str, Option<&str>),
+        message: &[u8],
+        signature: &[u8],
+        tries: &mut u32,
+    ) -> bool {
         let named = self.keys.iter().filter(|key| match (&key.id, id) {
             (Some(own), Some(id)) => **own == *id,
             (None, _) | (_, None) => true,
         });
         let fitting = named.flat_map(|key| &key.uses).filter(|(name, _)| *name == algorithm);
-        fitting.take(MOST_TRIES).any(|(_, verifier)| verifier.verifies(message, signature))
+        fitting.take(MOST_TRIES).any(|(_, verifier)| {
+            let Some(left) = tries.checked_sub(1) else { return false };
+            *tries = left;
+            verifier.verifies(message, signature)
+        })
     }
 }
 
@@ -278,6 +300,33 @@ mod tests {
         }
         let many = format!(r#"{{"keys":[{}]}}"#, vec!["{}"; 65].join(","));
         assert_eq!(problem(&many), "has 65 keys; at most 64 are allowed");
+        let long = format!(r#"{{"keys":[{}]}}"#, vec![r#"{"":0}"#; 40_000].join(","));
+        assert_eq!(problem(&long), "has 280010 bytes; at most 262144 are allowed");
+    }
+
+    #[test]
+    fn sets_of_other_kinds_are_others() {
+        let k = URL_SAFE_NO_PAD.encode([7; 32]);
+        let x = URL_SAFE_NO_PAD.encode([9; 32]);
+        let document =
+            format!(r#"{{"keys":[{{"kty":"oct","k":"{k}"}},{{"kty":"OKP","crv":"Ed25519","x":"{x}"}}]}}"#);
+        let [public, secret] = [KeyKinds::Public, KeyKinds::PublicAndSecret]
+            .map(|kinds| KeySet::parse(document.as_bytes(), kinds).unwrap());
+        assert_ne!(public, secret);
+    }
+
+    #[test]
+    fn no_more_signatures_are_checked_than_may_be() {
+        let key = |byte: u8| {
+            format!(r#"{{"kty":"oct","alg":"HS256","k":"{}"}}"#, URL_SAFE_NO_PAD.encode([byte; 32]))
+        };
+        let document = format!(r#"{{"keys":[{},{},{}]}}"#, key(1), key(2), key(3));
+        let set = KeySet::parse(document.as_bytes(), KeyKinds::PublicAndSecret).unwrap();
+        let signature = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, &[3; 32]), b"m");
+        for (mut tries, verified, left) in [(2, false, 0), (3, true, 0), (8, true, 5)] {
+            assert_eq!(set.verifies(("HS256", None), b"m", signature.as_ref(), &mut tries), verified);
+            assert_eq!(tries, left);
+        }
     }
 
     #[test]

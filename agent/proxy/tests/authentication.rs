@@ -516,3 +516,45 @@ async fn keys_that_are_taken_back_are_good_no_more() {
     assert_eq!(world.send(Via::Http1, &good).await.status, StatusCode::UNAUTHORIZED);
     assert_eq!(world.send(Via::Http1, &bearer(&next.good())).await.status, StatusCode::OK);
 }
+
+/// Browsers have a cookie, programs a field: a request with both needs both to be good.
+#[tokio::test]
+async fn no_token_passes_beside_a_good_one() {
+    let issuer = Issuer::new();
+    let keys = issuer.keys();
+    let browser =
+        JwtProvider { source: CredentialSource::Cookie("session".into()), ..provider(keys.clone()) };
+    let (world, _backend) =
+        World::echo(vec![guarded(vec![Requirement::Jwt(vec![browser, provider(keys)])])]).await;
+    let (good, forged) = (issuer.good(), issuer.token(json!({ "alg": "none" }), &with("sub", json!("eve"))));
+    let [field, forged_field] = [&good, &forged].map(|token| format!("authorization: Bearer {token}\n"));
+    for (fields, status) in [
+        (field.clone(), StatusCode::OK),
+        (format!("cookie: session={good}\n"), StatusCode::OK),
+        (format!("cookie: session={good}\n{field}"), StatusCode::OK),
+        (format!("cookie: session={good}\nauthorization: Basic YTpi\n"), StatusCode::OK),
+        (format!("cookie: session={good}\n{forged_field}"), StatusCode::UNAUTHORIZED),
+        (format!("cookie: session={forged}\n{field}"), StatusCode::UNAUTHORIZED),
+        (format!("cookie: session ={forged}; session={good}\n"), StatusCode::UNAUTHORIZED),
+        (format!("cookie: session={good}; Session={forged}\n"), StatusCode::UNAUTHORIZED),
+        (format!("cookie: SESSION={good}\n"), StatusCode::UNAUTHORIZED),
+    ] {
+        for via in Via::ALL {
+            assert_eq!(world.send(via, &get(&fields)).await.status, status, "{fields}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_password_is_all_of_it() {
+    let long = "p".repeat(72);
+    let hash = bcrypt::hash(&long, 4).unwrap();
+    let users = Arc::new(PasswordFile::parse(format!("ann:{hash}").as_bytes()).unwrap());
+    let basic = BasicPasswords { users, forwarding: CredentialForwarding::Remove, user_header: None };
+    let (world, _backend) = World::echo(vec![guarded(vec![Requirement::Basic(basic)])]).await;
+    for (password, status) in [(long.clone(), StatusCode::OK), (long + "x", StatusCode::UNAUTHORIZED)] {
+        let login = STANDARD.encode(format!("ann:{password}"));
+        let reply = world.send(Via::Http1, &get(&format!("authorization: Basic {login}\n"))).await;
+        assert_eq!(reply.status, status);
+    }
+}

@@ -22,6 +22,8 @@ const PASSWORD_ENTRIES: [&str; 2] = [".htpasswd", "auth"];
 const CLOCK_SKEW: i32 = 60;
 const MOST_CLOCK_SKEW: i32 = 300;
 const MOST_PROVIDERS: usize = 8;
+/// Clients with API keys. Every agent keeps them.
+const MOST_CLIENTS: usize = 4096;
 
 /// Contents of ConfigMaps and Secrets, by object and entry.
 #[derive(Debug, Default)]
@@ -91,6 +93,15 @@ pub(crate) fn requirements(
     if faults.is_empty() { Ok(requirements.into()) } else { Err(faults) }
 }
 
+/// The fields that a policy writes once credentials have been checked.
+pub(crate) fn written(spec: &TrafficPolicySpec) -> Vec<&str> {
+    let providers = spec.jwt.iter().flat_map(|jwt| &jwt.providers);
+    let claims = providers.flat_map(|provider| provider.claims_to_headers.iter().flatten());
+    let clients = spec.api_keys.iter().filter_map(|keys| keys.client_header.as_deref());
+    let users = spec.basic.iter().filter_map(|basic| basic.user_header.as_deref());
+    claims.map(|claim| &*claim.header).chain(clients).chain(users).collect()
+}
+
 // === tokens ===
 
 fn tokens(
@@ -121,6 +132,9 @@ fn provider(
     }
     let kind = holder_kind(&written.jwks.kind)
         .ok_or_else(|| format!("jwks.kind is {:?}: write ConfigMap or Secret", written.jwks.kind))?;
+    if written.audiences.as_ref().is_some_and(Vec::is_empty) {
+        return Err("audiences is empty: write one, or leave it out if any will do".to_owned());
+    }
     let holder = ObjectKey { kind, name: ObjectName::new(namespace.clone(), &*written.jwks.name) };
     let keys = holders.key_set(&holder, written.jwks.key.as_deref().unwrap_or("jwks.json"));
     let skew = written.clock_skew_seconds.unwrap_or(CLOCK_SKEW);
@@ -168,12 +182,16 @@ fn api_keys(
     written: &TrafficPolicyApiKeys,
     holders: &mut Holders<'_>,
 ) -> Result<Requirement, String> {
-    let mut keys = ClientKeys::default();
+    let (mut keys, mut entries) = (ClientKeys::default(), 0);
     for reference in &written.secret_refs {
         let holder =
             ObjectKey { kind: Kind::Secret, name: ObjectName::new(namespace.clone(), &*reference.name) };
         let secret = holders.objects.secrets.get(&holder.name);
         let secret = secret.ok_or_else(|| format!("apiKeys: {holder} does not exist"))?;
+        entries += secret.data.as_ref().map_or(0, |data| data.len());
+        if entries > MOST_CLIENTS {
+            return Err(format!("apiKeys: the Secrets have more than {MOST_CLIENTS} entries: write fewer"));
+        }
         for (client, key) in secret.data.iter().flatten() {
             keys.add(client, &key.0).map_err(|why| format!("apiKeys: {holder}: {why}"))?;
         }

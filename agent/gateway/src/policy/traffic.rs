@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use portcullis_api::Kind;
 use portcullis_api::types::trafficpolicies::{TrafficPolicy, TrafficPolicySpec};
-use portcullis_model::{ClientList, ClientRules, Level, ObjectName, PolicyState, Protection};
+use portcullis_model::{
+    ClientList, ClientRules, Level, ObjectName, PolicyState, Protection, RateKey, RateLimit,
+};
 
 use super::credentials::{self, Holders};
 use super::declared::Target;
@@ -41,6 +43,7 @@ impl Terms {
         let (allow, deny) = (list("allow", &spec.allow), list("deny", &spec.deny));
         let most_body_bytes = spec.max_request_body.map(body_bytes).transpose();
         let limits = rate_limit::limits(spec.rate_limits.as_deref().unwrap_or_default());
+        let limits = limits.and_then(|limits| not_written(limits, &credentials::written(spec)));
         let faults =
             [allow.clone().err(), deny.clone().err(), most_body_bytes.clone().err(), limits.clone().err()];
         let credentials = credentials::requirements(&name.namespace, spec, holders);
@@ -79,6 +82,22 @@ impl Terms {
     }
 }
 
+/// The limits, unless one is by a field that the policy writes itself: they are taken before
+/// credentials are looked at, when that field is still the client's word.
+fn not_written(limits: Box<[RateLimit]>, written: &[&str]) -> Result<Box<[RateLimit]>, String> {
+    let forged = limits.iter().find_map(|limit| match &limit.key {
+        RateKey::Header(name) => written.iter().find(|it| it.eq_ignore_ascii_case(name.as_str())),
+        RateKey::All | RateKey::ClientAddress => None,
+    });
+    match forged {
+        None => Ok(limits),
+        Some(name) => Err(format!(
+            "rateLimits: {name} is written when credentials have been checked, and limits are taken before: key them by \
+             ClientAddress"
+        )),
+    }
+}
+
 fn body_bytes(bytes: i64) -> Result<u64, String> {
     let positive = u64::try_from(bytes).ok().filter(|bytes| *bytes > 0);
     positive.ok_or_else(|| format!("maxRequestBody is {bytes}: write 1 or more bytes"))
@@ -113,6 +132,11 @@ mod tests {
             (json!({"deny": ["::ffff:10.0.0.1"]}), "write an IPv4 address as such"),
             (json!({"maxRequestBody": 0}), "maxRequestBody is 0: write 1 or more bytes"),
             (json!({"maxRequestBody": -1, "allow": ["x"]}), "allow: \"x\""),
+            (
+                json!({"rateLimits": [{"requests": 1, "per": "Hour", "key": {"type": "Header", "header": "X-User"}}],
+                    "basic": {"secretRef": {"name": "users"}, "userHeader": "x-user"}}),
+                "x-user is written when credentials have been checked",
+            ),
             (json!({"rateLimits": [{"requests": 0, "per": "Second"}]}), "rateLimits[0]: requests is 0"),
             (json!({"basic": {"secretRef": {"name": "users"}}}), "basic: Secret shop/users does not exist"),
             (

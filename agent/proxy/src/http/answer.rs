@@ -16,7 +16,8 @@ pub(crate) type Answer = http::Response<Bytes>;
 /// requires the list.
 const METHODS: HeaderValue = HeaderValue::from_static("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS");
 
-/// Seconds after which a backend that has too many requests now is worth another one.
+/// Seconds after which what has too many requests now, a backend or the check of passwords, is
+/// worth another one.
 const A_MOMENT: HeaderValue = HeaderValue::from_static("1");
 
 /// A line of text for the client.
@@ -27,7 +28,7 @@ pub(crate) fn of(reason: Reason, status: StatusCode) -> Answer {
     if matches!(reason, Reason::Method | Reason::Options) {
         response.headers_mut().insert(ALLOW, METHODS);
     }
-    if reason == Reason::BackendFull {
+    if matches!(reason, Reason::BackendFull | Reason::AuthBusy) {
         response.headers_mut().insert(RETRY_AFTER, A_MOMENT);
     }
     response

@@ -8,7 +8,9 @@ mod jwt;
 mod passwords;
 
 use std::cell::RefCell;
+use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use aws_lc_rs::{hmac, rand};
 use http::{HeaderMap, HeaderName, HeaderValue};
@@ -16,6 +18,7 @@ use portcullis_model::{
     ApiKeys, Authentication, BasicPasswords, CredentialForwarding, CredentialSource, JwtProvider, KeySet,
     PasswordFile, Requirement,
 };
+use tokio::time::timeout;
 
 pub(crate) use passwords::PasswordThread;
 
@@ -25,6 +28,11 @@ use crate::http::authenticate::jwt::{Claims, Rejection};
 use crate::http::authenticate::passwords::Turns;
 use crate::http::change::Change;
 use crate::http::decide::OwnAnswer;
+
+/// Signatures that are checked for one request: who has no good token is not to take a core.
+const MOST_TRIES: u32 = 16;
+/// The time that a password may take: its turn, and the check.
+const LONGEST_CHECK: Duration = Duration::from_secs(10);
 
 /// Checks the credentials of a core's requests.
 pub(crate) struct Authenticator {
@@ -68,10 +76,10 @@ impl Authenticator {
         wanted: &[&Authentication],
         fields: &HeaderMap,
     ) -> Result<Vec<Change>, OwnAnswer<'static>> {
-        let mut changes = Changes::default();
+        let (mut changes, mut tries) = (Changes::default(), MOST_TRIES);
         for requirement in wanted.iter().flat_map(|wanted| &wanted.requirements) {
             match &**requirement {
-                Requirement::Jwt(providers) => self.jwt(providers, fields, &mut changes)?,
+                Requirement::Jwt(providers) => self.jwt(providers, fields, &mut tries, &mut changes)?,
                 Requirement::ApiKey(keys) => api_key(keys, fields, &mut changes)?,
                 Requirement::Basic(basic) => self.basic(basic, fields, &mut changes).await?,
             }
@@ -79,41 +87,56 @@ impl Authenticator {
         Ok(changes.ordered(wanted, fields))
     }
 
+    /// Every place that has a token needs a provider that takes it: a backend might read the one
+    /// that was not checked. The fields with claims are those of the first that does.
     fn jwt<'a>(
         &self,
         providers: &'a [JwtProvider],
         fields: &HeaderMap,
+        tries: &mut u32,
         changes: &mut Changes<'a>,
     ) -> Result<(), OwnAnswer<'static>> {
-        let mut worst = Rejection::Missing;
+        let (mut good, mut refused) = (Vec::new(), Vec::new());
         for provider in providers {
+            if good.contains(&&provider.source) {
+                continue;
+            }
             let verified = credential::find(&provider.source, fields).and_then(|token| {
-                let claims = self.claims(&provider.keys, token)?;
+                let claims = self.claims(provider, token, tries)?;
                 jwt::check(provider, &claims, jwt::now())?;
                 Ok((token, claims))
             });
             match verified {
                 Ok((token, claims)) => {
                     changes.credential(&provider.source, provider.forwarding, token);
-                    for header in &provider.headers {
+                    for header in provider.headers.iter().filter(|_| good.is_empty()) {
                         if let Some(value) = claims.header_value(&header.claim) {
                             changes.write(&header.header, value);
                         }
                     }
-                    return Ok(());
+                    good.push(&provider.source);
                 }
                 Err(rejection) => {
                     tracing::debug!(provider = %provider.name, ?rejection, "a token is refused");
-                    worst = worst.max(rejection);
+                    refused.push((&provider.source, rejection));
                 }
             }
         }
-        Err(worst.bearer_answer())
+        refused.retain(|(source, rejection)| {
+            !good.contains(source) && (good.is_empty() || *rejection != Rejection::Missing)
+        });
+        let worst = refused.into_iter().map(|(_, rejection)| rejection).max();
+        worst.map_or(Ok(()), |worst| Err(worst.bearer_answer()))
     }
 
     /// The claims of a token that one of the keys has signed. They are kept: a client sends its
     /// token with every request. Whether they are good now is not asked here.
-    fn claims(&self, keys: &Arc<KeySet>, token: &[u8]) -> Result<std::rc::Rc<Claims>, Rejection> {
+    fn claims(
+        &self,
+        JwtProvider { issuer, keys, .. }: &JwtProvider,
+        token: &[u8],
+        tries: &mut u32,
+    ) -> Result<Rc<Claims>, Rejection> {
         if token.len() > jwt::LONGEST {
             return Err(Rejection::Invalid);
         }
@@ -121,8 +144,12 @@ impl Authenticator {
         if let Some(claims) = self.tokens.borrow_mut().get(keys, &digest) {
             return Ok(claims);
         }
-        let claims = jwt::verify(keys, token)?;
-        Ok(self.tokens.borrow_mut().insert(keys, digest, claims, token.len()))
+        if !jwt::names(issuer, token) {
+            return Err(Rejection::Issuer);
+        }
+        let claims = jwt::verify(keys, token, tries)?;
+        let bytes = claims.bytes();
+        Ok(self.tokens.borrow_mut().insert(keys, digest, claims, bytes))
     }
 
     async fn basic<'a>(
@@ -138,14 +165,15 @@ impl Authenticator {
         let digest = self.digest(Arc::as_ptr(&basic.users).addr(), &login.bytes);
         let is_known = || self.logins.borrow_mut().get(&basic.users, &digest).is_some();
         if !is_known() {
-            // Many requests come with the same password at once: they wait for the first.
-            let turn = self.turns.wait(&basic.users).await.ok_or(Reason::AuthBusy)?;
-            if !is_known() {
-                if !turn.verify(&basic.users, &login).await? {
-                    return Err(refused(Reason::CredentialsInvalid));
-                }
-                self.logins.borrow_mut().insert(&basic.users, digest, (), login.bytes.len());
+            let checked = async {
+                // Many requests come with the same password at once: they wait for the first.
+                let turn = self.turns.wait(&basic.users).await.ok_or(Reason::AuthBusy)?;
+                if is_known() { Ok(true) } else { turn.verify(&basic.users, &login).await }
+            };
+            if !timeout(LONGEST_CHECK, checked).await.map_err(|_| Reason::AuthBusy)?? {
+                return Err(refused(Reason::CredentialsInvalid));
             }
+            self.logins.borrow_mut().insert(&basic.users, digest, (), login.bytes.len());
         }
         if let (Some(header), Some(value)) = (&basic.user_header, jwt::text_value(login.user())) {
             changes.write(header, value);

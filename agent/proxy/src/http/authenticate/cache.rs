@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use foldhash::fast::RandomState;
 
@@ -12,7 +12,7 @@ pub(crate) type Digest = [u8; 32];
 
 /// Of each generation.
 const MOST_ENTRIES: usize = 1024;
-const MOST_BYTES: usize = 512 << 10;
+const MOST_BYTES: usize = 2 << 20;
 
 /// Two generations: when the young one is full, it becomes the old one, and that is dropped. What
 /// is used is young again.
@@ -26,8 +26,9 @@ pub(crate) struct Cache<S, V> {
 type Generation<S, V> = HashMap<Digest, Entry<S, V>, RandomState>;
 
 struct Entry<S, V> {
-    /// The keys that the credential was checked with. Held, so that no others have their address.
-    source: Arc<S>,
+    /// The keys that the credential was checked with. Weak: no others can have their address, and
+    /// they are gone all the same when they are no longer in force.
+    source: Weak<S>,
     value: Rc<V>,
     bytes: usize,
 }
@@ -36,7 +37,7 @@ struct Entry<S, V> {
 
 impl<S, V> Cache<S, V> {
     pub(crate) fn get(&mut self, source: &Arc<S>, digest: &Digest) -> Option<Rc<V>> {
-        let is_same = |entry: &&Entry<S, V>| Arc::ptr_eq(&entry.source, source);
+        let is_same = |entry: &&Entry<S, V>| std::ptr::eq(entry.source.as_ptr(), Arc::as_ptr(source));
         if let Some(entry) = self.young.get(digest).filter(is_same) {
             return Some(entry.value.clone());
         }
@@ -49,7 +50,7 @@ impl<S, V> Cache<S, V> {
     /// `bytes` is about what the value takes.
     pub(crate) fn insert(&mut self, source: &Arc<S>, digest: Digest, value: V, bytes: usize) -> Rc<V> {
         let value = Rc::new(value);
-        self.add(digest, Entry { source: source.clone(), value: value.clone(), bytes });
+        self.add(digest, Entry { source: Arc::downgrade(source), value: value.clone(), bytes });
         value
     }
 
@@ -99,5 +100,14 @@ mod tests {
         let (mut cache, source) = (Cache::default(), Arc::new(()));
         cache.insert(&source, digest(1), "claims", 1);
         assert_eq!(cache.get(&Arc::new(()), &digest(1)), None);
+    }
+
+    #[test]
+    fn keys_that_are_in_force_no_more_are_not_kept() {
+        let (mut cache, source) = (Cache::default(), Arc::new([0; 64]));
+        cache.insert(&source, digest(1), "claims", 1);
+        let kept = Arc::downgrade(&source);
+        drop(source);
+        assert!(kept.upgrade().is_none());
     }
 }

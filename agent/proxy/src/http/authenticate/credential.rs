@@ -26,9 +26,11 @@ pub(crate) fn find<'f>(source: &CredentialSource, fields: &'f HeaderMap) -> Resu
         CredentialSource::Bearer => with_scheme(fields, b"bearer"),
         CredentialSource::Header(name) => only(fields.get_all(name).iter().map(HeaderValue::as_bytes)),
         CredentialSource::Cookie(name) => {
-            let named =
-                cookies(fields).filter_map(|cookie| cookie.strip_prefix(name.as_bytes())?.strip_prefix(b"="));
-            only(named)
+            // In any spelling: of two that a backend may take for the same, none counts.
+            let alike = cookies(fields).filter(|cookie| is_cookie(cookie, name));
+            let cookie = only(alike)?;
+            let value = cookie.strip_prefix(name.as_bytes()).and_then(|rest| rest.strip_prefix(b"="));
+            value.map(<[u8]>::trim_ascii).ok_or(Rejection::Missing)
         }
     }
 }
@@ -53,12 +55,15 @@ fn cookies(fields: &HeaderMap) -> impl Iterator<Item = &[u8]> {
     pairs.map(<[u8]>::trim_ascii).filter(|pair| !pair.is_empty())
 }
 
+/// True of a cookie of that name, as the most careless of backends read it.
+fn is_cookie(cookie: &[u8], name: &str) -> bool {
+    let own = cookie.split(|byte| *byte == b'=').next().unwrap_or_default();
+    own.trim_ascii().eq_ignore_ascii_case(name.as_bytes())
+}
+
 /// The cookies but for those of these names.
 pub(crate) fn without_cookies(fields: &HeaderMap, names: &[&str]) -> Vec<Change> {
-    let is_named = |cookie: &[u8]| {
-        let name = cookie.split(|byte| *byte == b'=').next().unwrap_or_default().trim_ascii();
-        names.iter().any(|removed| removed.as_bytes() == name)
-    };
+    let is_named = |cookie: &[u8]| names.iter().any(|name| is_cookie(cookie, name));
     let kept: Vec<_> = cookies(fields).filter(|cookie| !is_named(cookie)).collect();
     let kept = if kept.is_empty() { None } else { HeaderValue::from_bytes(&kept.join(&b"; "[..])).ok() };
     Change::set(&COOKIE, kept)

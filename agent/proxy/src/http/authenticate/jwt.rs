@@ -1,12 +1,13 @@
 //! JSON Web Tokens: signed ones in the compact form (RFC 7515), whose payload is claims (RFC 7519).
 
+use std::borrow::Cow;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::HeaderValue;
 use portcullis_model::{ClaimPath, Expiry, JwtProvider, KeySet, RequiredClaim};
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 
 use crate::core::reason::Reason;
@@ -36,17 +37,36 @@ struct JoseHeader {
     alg: String,
     kid: Option<String>,
     /// "If any of the listed extension Header Parameters are not understood … the JWS is invalid":
-    /// none is.
+    /// none is, and `null` is no list of them.
+    #[serde(default, deserialize_with = "there")]
     crit: Option<Value>,
 }
 
 // === verification ===
 
-/// The claims of a token that one of the keys has signed.
+/// A member that is there, `null` or not.
+fn there<'de, D: Deserializer<'de>>(value: D) -> Result<Option<Value>, D::Error> {
+    Value::deserialize(value).map(Some)
+}
+
+/// True if the token says that it is of the issuer. Whether it says the truth its signature tells,
+/// which is not worth a check where it does not.
+pub(crate) fn names(issuer: &str, token: &[u8]) -> bool {
+    #[derive(Deserialize)]
+    struct Named<'n> {
+        #[serde(borrow)]
+        iss: Cow<'n, str>,
+    }
+    let payload = token.split(|byte| *byte == b'.').nth(1).and_then(|it| URL_SAFE_NO_PAD.decode(it).ok());
+    payload.is_some_and(|it| serde_json::from_slice::<Named<'_>>(&it).is_ok_and(|named| named.iss == issuer))
+}
+
+/// The claims of a token that one of the keys has signed. `tries` is the number of signatures that
+/// may still be checked.
 ///
 /// # Errors
 /// [`Rejection::Invalid`] or [`Rejection::Signature`].
-pub(crate) fn verify(keys: &KeySet, token: &[u8]) -> Result<Claims, Rejection> {
+pub(crate) fn verify(keys: &KeySet, token: &[u8], tries: &mut u32) -> Result<Claims, Rejection> {
     let dots: Vec<_> = token.iter().enumerate().filter(|(_, byte)| **byte == b'.').take(3).collect();
     let [(first, _), (second, _)] = dots[..] else { return Err(Rejection::Invalid) };
     let decode = |part: &[u8]| URL_SAFE_NO_PAD.decode(part).map_err(|_| Rejection::Invalid);
@@ -56,7 +76,7 @@ pub(crate) fn verify(keys: &KeySet, token: &[u8]) -> Result<Claims, Rejection> {
         return Err(Rejection::Invalid);
     }
     let signature = decode(&token[second + 1..])?;
-    if !keys.verifies(&header.alg, header.kid.as_deref(), &token[..second], &signature) {
+    if !keys.verifies((&header.alg, header.kid.as_deref()), &token[..second], &signature, tries) {
         return Err(Rejection::Signature);
     }
     let payload = decode(&token[first + 1..second])?;
@@ -109,6 +129,25 @@ pub(crate) fn check(provider: &JwtProvider, claims: &Claims, now: f64) -> Result
 // === impl Claims ===
 
 impl Claims {
+    /// The bytes that they take, about. An object takes a node of a tree, however few members it
+    /// has.
+    pub(crate) fn bytes(&self) -> usize {
+        const NODE: usize = 640;
+        fn of(value: &Value) -> usize {
+            let below = match value {
+                Value::Null | Value::Bool(_) | Value::Number(_) => 0,
+                Value::String(text) => text.len(),
+                Value::Array(all) => all.iter().map(of).sum(),
+                Value::Object(all) => NODE + of_members(all),
+            };
+            size_of::<Value>() + below
+        }
+        fn of_members(members: &Map<String, Value>) -> usize {
+            members.iter().map(|(name, value)| size_of::<String>() + name.len() + of(value)).sum()
+        }
+        NODE + of_members(&self.0)
+    }
+
     /// # Errors
     /// When the claim is there, and no time.
     fn time(&self, name: &str) -> Result<Option<f64>, Rejection> {
