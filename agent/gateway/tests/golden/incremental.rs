@@ -123,22 +123,30 @@ fn from_scratch(objects: &Objects, observed: &Observed) -> (Translator, Outcome)
     (translator, outcome)
 }
 
-/// The Secrets that a pod of the Gateway asks for.
-fn needed_by_pods(gateway: &ObjectName, objects: &Objects) -> BTreeSet<ObjectName> {
+/// The Secrets and ConfigMaps that a pod of the Gateway asks for.
+fn needed_by_pods(gateway: &ObjectName, objects: &Objects) -> BTreeSet<ObjectKey> {
     let role = AgentRole::Dedicated(gateway.clone());
     let mut translator = Translator::new(Settings { role, ..support::settings() });
     let needs = translator.apply(objects.iter().map(Change::Set).collect()).needs;
-    needs.added.into_iter().filter(|key| key.kind == Kind::Secret).map(|key| key.name).collect()
+    needs.added.into_iter().filter(|key| matches!(key.kind, Kind::Secret | Kind::ConfigMap)).collect()
 }
 
-/// The Secrets that the generated Roles name.
-fn readable(desired: &DesiredObjects) -> BTreeSet<ObjectName> {
+/// The Secrets and ConfigMaps that the generated Roles name.
+fn readable(desired: &DesiredObjects) -> BTreeSet<ObjectKey> {
     let roles = desired.objects().iter().filter(|object| object.kind == GeneratedKind::Role);
-    let secrets = roles.flat_map(|role| {
-        let names = role.manifest["rules"][0]["resourceNames"].as_array().unwrap();
-        names.iter().map(move |name| ObjectName::new(role.name().namespace, name.as_str().unwrap()))
+    let rules = roles.flat_map(|role| {
+        let rules = role.manifest["rules"].as_array().unwrap();
+        rules.iter().map(move |rule| (role.name().namespace, rule))
     });
-    secrets.collect()
+    let named = rules.flat_map(|(namespace, rule)| {
+        let is_secret = rule["resources"] == json!(["secrets"]);
+        let kind = if is_secret { Kind::Secret } else { Kind::ConfigMap };
+        let names = rule["resourceNames"].as_array().unwrap();
+        names
+            .iter()
+            .map(move |name| ObjectKey::new(kind, ObjectName::new(namespace.clone(), name.as_str().unwrap())))
+    });
+    named.collect()
 }
 
 fn view(translator: &Translator) -> Value {
