@@ -35,6 +35,7 @@ use crate::types::tcproutes::TcpRoute;
 use crate::types::tlsroutes::TlsRoute;
 use crate::types::trafficpolicies::TrafficPolicy;
 use crate::types::udproutes::UdpRoute;
+use crate::types::xbackends::XBackend;
 
 use kind::Row;
 pub use kind::{LastGood, Readers, Reading, Role, Scope, StatusUse};
@@ -243,6 +244,7 @@ macro_rules! kinds {
     };
 }
 
+const EXPERIMENTAL_GROUP: &str = "gateway.networking.x-k8s.io";
 const CORE: &str = "";
 const DISCOVERY: &str = "discovery.k8s.io";
 pub(crate) const OWN_GROUP: &str = "portcullis.dev";
@@ -277,6 +279,9 @@ kinds! { $
     BackendTlsPolicy(BackendTlsPolicy) in backend_tls_policies:
         "BackendTLSPolicy" "backendtlspolicies" of GATEWAY_GROUP ["v1", "v1alpha3"],
         Namespaced, Policy, read Whole by All, status Written, kept Disk;
+    XBackend(XBackend) in x_backends:
+        "XBackend" "xbackends" of EXPERIMENTAL_GROUP ["v1alpha1"],
+        Namespaced, Backend, read Whole by All, status Written, kept Disk;
     ListenerPolicy(ListenerPolicy) in listener_policies:
         "ListenerPolicy" "listenerpolicies" of OWN_GROUP ["v1alpha1"],
         Namespaced, Policy, read Whole by All, status Written, kept Disk;

@@ -95,6 +95,10 @@ impl Resolver for World {
         let grants = Grants::new(&self.objects);
         grants.permits(kind, namespace, Kind::Service, &service.namespace, &service.name)
     }
+    fn external(&self, _: &ObjectName) -> Option<Result<crate::route::ExternalTerms, &crate::Fault>> {
+        None
+    }
+
     fn tls_policy(&self, _: &ObjectName, _: Option<&str>) -> TlsPolicy<'_> {
         TlsPolicy::None
     }

@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::Service;
 use portcullis_api::{Kind, ObjectKey, Objects};
 use portcullis_model::{HostPattern, ObjectName, RuleId, TrafficPolicy};
 
+use super::externals::Externals;
 use super::gateways::Gateways;
 use super::hierarchy::{Attachment, Hierarchy};
 use super::listeners::Listeners;
@@ -17,7 +18,7 @@ use super::traffic_policies::TrafficPolicies;
 use crate::claims::Claims;
 use crate::listener::{ListenerKey, ParentKey, RouteAttachment, admits, attach, parent_key};
 use crate::policy::backend_tls::TlsPolicy;
-use crate::route::{Extension, ParsedRoute, Resolver};
+use crate::route::{Extension, ExternalTerms, ParsedRoute, Resolver};
 use crate::selector::Namespaces;
 use crate::status::ParentVerdict;
 use crate::{Fault, Grants, Reason, infra};
@@ -55,6 +56,7 @@ pub(super) struct Parents<'s> {
     pub(super) traffic: &'s TrafficPolicies,
     pub(super) policies: &'s Policies,
     pub(super) route_filters: &'s RouteFilters,
+    pub(super) externals: &'s Externals,
 }
 
 // === impl Parents ===
@@ -82,6 +84,11 @@ impl Resolver for Parents<'_> {
 
     fn route_filter(&self, name: &ObjectName) -> Option<&Result<Extension, Fault>> {
         self.route_filters.get(name)
+    }
+
+    fn external(&self, name: &ObjectName) -> Option<Result<ExternalTerms, &Fault>> {
+        let host = self.externals.get(name)?.host.as_ref();
+        Some(host.map(|host| ExternalTerms { port: host.port, protocol: host.protocol }))
     }
 }
 

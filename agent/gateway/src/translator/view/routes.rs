@@ -30,8 +30,9 @@ enum Named {
 
 impl<'s> View<'s> {
     fn parents(self) -> Parents<'s> {
-        let View { listeners, hierarchy, gateways, objects, traffic, policies, route_filters, .. } = self;
-        Parents { listeners, hierarchy, gateways, objects, traffic, policies, route_filters }
+        let View { listeners, hierarchy, gateways, objects, traffic, policies, .. } = self;
+        let View { externals, route_filters, .. } = self;
+        Parents { listeners, hierarchy, gateways, objects, traffic, policies, externals, route_filters }
     }
 
     /// The verdicts on a route, conflicts with other kinds included.

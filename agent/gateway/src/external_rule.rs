@@ -1,0 +1,39 @@
+//! The operator's rule for hosts outside the cluster: which names there may be, and which addresses
+//! these may have. The addresses of the cluster itself are no part of it.
+
+use std::net::IpAddr;
+
+use portcullis_model::{AddressRange, HostPattern};
+
+use crate::special_address::{is_public, meant};
+
+/// The hosts outside the cluster that XBackends may lead to. "Implementations SHOULD provide
+/// control-plane guardrails (for example, an allow-list of permitted egress domains)" (GEP-4894).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExternalRule {
+    pub names: Vec<HostPattern>,
+    /// Addresses that they may have besides public ones. Those of the cluster itself, loopback and
+    /// link-local ones they may never have.
+    pub ranges: Vec<AddressRange>,
+}
+
+// === impl ExternalRule ===
+
+impl ExternalRule {
+    pub(crate) fn allows_name(&self, name: &str) -> bool {
+        self.names.iter().any(|pattern| pattern.matches(name))
+    }
+
+    /// True if a name may lead to the address, as far as nothing of the cluster has it.
+    pub(crate) fn allows_address(&self, address: &IpAddr) -> bool {
+        let is_allowed = |address: &IpAddr| self.ranges.iter().any(|range| range.contains(address));
+        is_allowed(address) || is_allowed(&meant(address)) || is_public(address)
+    }
+}
+
+/// All names, and public addresses only.
+impl Default for ExternalRule {
+    fn default() -> Self {
+        Self { names: vec![HostPattern::Any], ranges: Vec::new() }
+    }
+}
