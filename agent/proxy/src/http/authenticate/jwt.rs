@@ -88,10 +88,10 @@ pub(crate) fn now() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
 }
 
-/// True of claims that are what the provider wants, now.
+/// Checks that claims are what the provider wants, now.
 ///
 /// # Errors
-/// What is wrong with them.
+/// Their first fault.
 pub(crate) fn check(provider: &JwtProvider, claims: &Claims, now: f64) -> Result<(), Rejection> {
     let skew = provider.clock_skew.as_secs_f64();
     if claims.0.get("iss").and_then(Value::as_str) != Some(&provider.issuer) {
