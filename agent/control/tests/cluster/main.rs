@@ -35,6 +35,7 @@ mod provisioned;
 mod reaching;
 mod rivals;
 mod route_filters;
+mod schema;
 mod sources;
 mod statuses;
 mod tenants;

@@ -1,25 +1,9 @@
-//! Policies of our own that an API server refuses, so that no agent ever sees
-//! them, and those next to them that it takes: the schema, and its CEL rules, which a directory of
-//! manifests does not have.
+//! Policies of our own that an API server refuses, so that no agent ever sees them, and those next
+//! to them that it takes. A directory of manifests does not have the CEL rules.
 
-use kube::api::{DynamicObject, PostParams};
 use serde_json::{Value, json};
 
-use crate::fixture::Fixture;
-
-/// The words with which the object is refused, or `None`. Nothing is kept.
-async fn refusal(fixture: &Fixture, spec: Value) -> Option<String> {
-    refusal_of(fixture, "ListenerPolicy", spec).await
-}
-
-async fn refusal_of(fixture: &Fixture, kind: &str, spec: Value) -> Option<String> {
-    let metadata = json!({"name": "own", "namespace": fixture.name});
-    let object = json!({"apiVersion": "portcullis.dev/v1alpha1", "kind": kind,
-        "metadata": metadata, "spec": spec});
-    let object: DynamicObject = serde_json::from_value(object).unwrap();
-    let dry = PostParams { dry_run: true, ..PostParams::default() };
-    fixture.api(kind).create(&dry, &object).await.err().map(|error| error.to_string())
-}
+use crate::schema::{self, Row};
 
 fn target(kind: &str, name: &str, section: Option<&str>) -> Value {
     let mut target = json!({"group": "gateway.networking.k8s.io", "kind": kind, "name": name});
@@ -45,7 +29,7 @@ fn addresses(number: usize) -> Vec<String> {
 }
 
 /// One object that is taken, and one next to it that is not, with the words of its refusal.
-fn rows() -> Vec<(&'static str, Value, Value)> {
+fn rows() -> Vec<Row> {
     let web = || target("Gateway", "web", None);
     let https = || target("Gateway", "web", Some("https"));
     let many = |number: usize| -> Value {
@@ -169,35 +153,17 @@ fn rows() -> Vec<(&'static str, Value, Value)> {
 async fn the_api_server_takes_what_the_documentation_shows() {
     const PAGE: &str = include_str!("../../../../docs/listener-policy.md");
     const EXAMPLE: &str = include_str!("../../../../examples/listener-policy/listener-policy.yaml");
-    let fixture = Fixture::new().await;
-    let shown = PAGE.split("```yaml\n").skip(1).map(|block| block.split("```").next().unwrap());
-    let manifests = shown.chain(EXAMPLE.split("\n---\n"));
-    let specs = manifests.filter_map(|manifest| {
-        let manifest: Value = serde_saphyr::from_str(manifest).unwrap();
-        (manifest["kind"] == "ListenerPolicy").then(|| manifest["spec"].clone())
-    });
-    let specs: Vec<_> = specs.collect();
-    assert!(specs.len() > 2, "of the page and of the example: {specs:?}");
-    for spec in specs {
-        assert_eq!(refusal(&fixture, spec.clone()).await, None, "{spec}");
-    }
-    fixture.remove().await;
+    schema::take_what_is_shown("ListenerPolicy", PAGE, EXAMPLE, 2).await;
 }
 
 #[tokio::test]
 #[ignore = "needs a cluster: cargo xtask cluster exec"]
 async fn the_api_server_refuses_policies_that_mean_nothing() {
-    let fixture = Fixture::new().await;
-    for (words, fine, wrong) in rows() {
-        assert_eq!(refusal(&fixture, fine.clone()).await, None, "{fine}");
-        let refusal = refusal(&fixture, wrong.clone()).await;
-        assert!(refusal.as_ref().is_some_and(|refusal| refusal.contains(words)), "{wrong}: {refusal:?}");
-    }
-    fixture.remove().await;
+    schema::tell_apart("ListenerPolicy", rows()).await;
 }
 
 /// As [`rows`], of credentials that TrafficPolicies want.
-fn credentials() -> Vec<(&'static str, Value, Value)> {
+fn credentials() -> Vec<Row> {
     let with =
         |field: &str, terms: Value| json!({"targetRefs": [target("HTTPRoute", "shop", None)], field: terms});
     let provider = |terms: Value| {
@@ -247,7 +213,6 @@ fn credentials() -> Vec<(&'static str, Value, Value)> {
 #[tokio::test]
 #[ignore = "needs a cluster: cargo xtask cluster exec"]
 async fn the_api_server_refuses_traffic_policies_that_mean_nothing() {
-    let fixture = Fixture::new().await;
     let route = || target("HTTPRoute", "shop", None);
     let rule = || target("HTTPRoute", "shop", Some("cart"));
     let at = |targets: Value| json!({"targetRefs": targets, "maxRequestBody": 1});
@@ -259,7 +224,7 @@ async fn the_api_server_refuses_traffic_policies_that_mean_nothing() {
     let limit = |requests: i32, per: &str| json!({"requests": requests, "per": per});
     let limits = |limits: Vec<Value>| with(json!({"rateLimits": limits}));
     let by = |key: Value| limits(vec![json!({"requests": 1, "per": "Hour", "key": key})]);
-    for (words, fine, wrong) in [
+    let rows = [
         ("needs one field beside targetRefs", with(json!({"allow": []})), with(json!({}))),
         ("names a target more than once", at(json!([route(), rule()])), at(json!([rule(), route(), rule()]))),
         (
@@ -289,21 +254,13 @@ async fn the_api_server_refuses_traffic_policies_that_mean_nothing() {
             by(json!({"type": "Header", "header": "x_key"})),
             by(json!({"type": "Header", "header": "x key"})),
         ),
-    ]
-    .into_iter()
-    .chain(credentials())
-    {
-        assert_eq!(refusal_of(&fixture, "TrafficPolicy", fine.clone()).await, None, "{fine}");
-        let refusal = refusal_of(&fixture, "TrafficPolicy", wrong.clone()).await;
-        assert!(refusal.as_ref().is_some_and(|refusal| refusal.contains(words)), "{wrong}: {refusal:?}");
-    }
-    fixture.remove().await;
+    ];
+    schema::tell_apart("TrafficPolicy", rows.into_iter().chain(credentials())).await;
 }
 
 #[tokio::test]
 #[ignore = "needs a cluster: cargo xtask cluster exec"]
 async fn the_api_server_refuses_backend_policies_that_mean_nothing() {
-    let fixture = Fixture::new().await;
     let service = || json!({"group": "", "kind": "Service", "name": "shop"});
     let with = |terms: Value| {
         let mut spec = json!({"targetRefs": [service()]});
@@ -312,7 +269,7 @@ async fn the_api_server_refuses_backend_policies_that_mean_nothing() {
     };
     let hash = |key: Value| with(json!({"loadBalancing": {"type": "Hash", "hash": key}}));
     let terms = json!({"protocol": "HTTP2"});
-    for (words, fine, wrong) in [
+    let rows = [
         ("needs one of loadBalancing", with(terms.clone()), with(json!({}))),
         (
             "names a target more than once",
@@ -344,10 +301,6 @@ async fn the_api_server_refuses_backend_policies_that_mean_nothing() {
             with(terms),
             json!({"targetRefs": [{"group": "", "kind": "Secret", "name": "shop"}], "protocol": "HTTP2"}),
         ),
-    ] {
-        assert_eq!(refusal_of(&fixture, "BackendPolicy", fine.clone()).await, None, "{fine}");
-        let refusal = refusal_of(&fixture, "BackendPolicy", wrong.clone()).await;
-        assert!(refusal.as_ref().is_some_and(|refusal| refusal.contains(words)), "{wrong}: {refusal:?}");
-    }
-    fixture.remove().await;
+    ];
+    schema::tell_apart("BackendPolicy", rows).await;
 }

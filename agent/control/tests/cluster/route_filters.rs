@@ -1,20 +1,9 @@
 //! RouteFilters that an API server refuses, so that no agent ever sees them, and those next to them
 //! that it takes.
 
-use kube::api::{DynamicObject, PostParams};
 use serde_json::{Value, json};
 
-use crate::fixture::Fixture;
-
-/// The words with which the object is refused, or `None`. Nothing is kept.
-async fn refusal(fixture: &Fixture, spec: Value) -> Option<String> {
-    let metadata = json!({"name": "own", "namespace": fixture.name});
-    let object = json!({"apiVersion": "portcullis.dev/v1alpha1", "kind": "RouteFilter",
-        "metadata": metadata, "spec": spec});
-    let object: DynamicObject = serde_json::from_value(object).unwrap();
-    let dry = PostParams { dry_run: true, ..PostParams::default() };
-    fixture.api("RouteFilter").create(&dry, &object).await.err().map(|error| error.to_string())
-}
+use crate::schema::{self, Row};
 
 fn path(pattern: &str, substitution: &str) -> Value {
     json!({"type": "PathRewrite", "pathRewrite": {"pattern": pattern, "substitution": substitution}})
@@ -37,7 +26,7 @@ fn fields(number: usize) -> Vec<Value> {
 }
 
 /// One object that is taken, and one next to it that is not, with the words of its refusal.
-fn rows() -> Vec<(&'static str, Value, Value)> {
+fn rows() -> Vec<Row> {
     let long = |bytes: usize| format!("/{}", "a".repeat(bytes - 1));
     vec![
         ("spec.type", path("/", "/"), json!({"type": "Mirror"})),
@@ -126,31 +115,13 @@ fn rows() -> Vec<(&'static str, Value, Value)> {
 async fn the_api_server_takes_what_the_documentation_shows() {
     const PAGE: &str = include_str!("../../../../docs/route-filter.md");
     const EXAMPLE: &str = include_str!("../../../../examples/route-filter/route-filter.yaml");
-    let fixture = Fixture::new().await;
-    let shown = PAGE.split("```yaml\n").skip(1).map(|block| block.split("```").next().unwrap());
-    let manifests = shown.chain(EXAMPLE.split("\n---\n"));
-    let specs = manifests.filter_map(|manifest| {
-        let manifest: Value = serde_saphyr::from_str(manifest).unwrap();
-        (manifest["kind"] == "RouteFilter").then(|| manifest["spec"].clone())
-    });
-    let specs: Vec<_> = specs.collect();
-    assert!(specs.len() > 5, "of the page and of the example: {specs:?}");
-    for spec in specs {
-        assert_eq!(refusal(&fixture, spec.clone()).await, None, "{spec}");
-    }
-    fixture.remove().await;
+    schema::take_what_is_shown("RouteFilter", PAGE, EXAMPLE, 5).await;
 }
 
 #[tokio::test]
 #[ignore = "needs a cluster: cargo xtask cluster exec"]
 async fn the_api_server_refuses_filters_that_mean_nothing() {
-    let fixture = Fixture::new().await;
-    for (words, fine, wrong) in rows() {
-        assert_eq!(refusal(&fixture, fine.clone()).await, None, "{fine}");
-        let refusal = refusal(&fixture, wrong.clone()).await;
-        assert!(refusal.as_ref().is_some_and(|refusal| refusal.contains(words)), "{wrong}: {refusal:?}");
-    }
-    fixture.remove().await;
+    schema::tell_apart("RouteFilter", rows()).await;
 }
 
 /// The schema as a directory of manifests has it says the same.
