@@ -4,7 +4,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::{Authentication, ClientRules, ObjectName, RateLimit, Requirement};
+use crate::{Authentication, ClientRules, Compression, ObjectName, RateLimit, Requirement};
 
 /// The policies of a listener (its own, those of the object that defines it, and of the Gateway
 /// that it is merged into), or of a rule (its own, its route's, and those of the parent route).
@@ -18,6 +18,8 @@ pub struct TrafficPolicy {
     pub is_limiting: bool,
     /// The credentials that all levels want. Boxed: few want any.
     pub authentication: Option<Box<Authentication>>,
+    /// The compression of the most specific level that has one.
+    pub compression: Option<Arc<Compression>>,
 }
 
 /// A policy in force for a target.
@@ -28,7 +30,7 @@ pub struct Level {
     pub protection: Arc<Protection>,
 }
 
-/// The part of a policy that protects.
+/// The part of a policy that protects, and its defaults.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Protection {
     pub policy: ObjectName,
@@ -41,6 +43,8 @@ pub struct Protection {
     pub rate_limits: Box<[RateLimit]>,
     /// A request meets all of them.
     pub credentials: Box<[Arc<Requirement>]>,
+    /// It protects from nothing: a more specific level takes its place.
+    pub compression: Option<Arc<Compression>>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -60,10 +64,12 @@ impl TrafficPolicy {
         let is_limiting = levels.iter().any(|level| !level.protection.rate_limits.is_empty());
         let requirements = levels.iter().flat_map(|level| level.protection.credentials.iter().cloned());
         let authentication = Authentication::of(requirements.collect()).map(Box::new);
+        let compression = levels.iter().rev().find_map(|level| level.protection.compression.clone());
         if levels.is_empty() {
             return None;
         }
-        Some(Arc::new(Self { levels: levels.into(), most_body_bytes, is_limiting, authentication }))
+        let levels = levels.into();
+        Some(Arc::new(Self { levels, most_body_bytes, is_limiting, authentication, compression }))
     }
 }
 
@@ -80,6 +86,7 @@ impl Protection {
             most_body_bytes: None,
             rate_limits: Box::default(),
             credentials: Box::default(),
+            compression: None,
         }
     }
 }

@@ -38,6 +38,7 @@ use crate::core::task::or_abort;
 use crate::http::auth::Authorizer;
 use crate::http::authenticate::{Authenticator, PasswordThread};
 use crate::http::connection;
+use crate::http::encoder::Encoders;
 use crate::http::forward::Forwarder;
 use crate::http::headers::Via;
 use crate::http::rate_limit::{RateLimits, SharedRateLimits};
@@ -196,6 +197,7 @@ impl Core {
         let buffers = usize::try_from(buffers).unwrap_or(usize::MAX);
         let clients = Rc::new(Clients::new(buffers, settings.minimum_rate));
         let streams = Rc::new(Streams::new(settings.l4, settings.drain, buffers));
+        let encoders = Rc::new(Encoders::new(buffers / 4));
         let access_log = Rc::new(access_log);
         let connection_limits = Rc::new(ConnectionLimits::new(agent, connections));
         let listeners = Rc::new(Listeners::new(tls, budgets, keys.clone()));
@@ -219,6 +221,7 @@ impl Core {
         tokio::task::spawn_local(or_abort(tick_forever(
             clients.clone(),
             streams.clone(),
+            encoders.clone(),
             udp.clone(),
             access_log.clone(),
         )));
@@ -253,7 +256,8 @@ impl Core {
             too_large: LogLimit::default(),
             tls_failed: LogLimit::default(),
         };
-        let service = Rc::new(Service { snapshot: snapshot.clone(), router, forwarder, authorizer });
+        let service =
+            Rc::new(Service { snapshot: snapshot.clone(), router, forwarder, authorizer, encoders });
         let server = Rc::new(Server { opener, clients: clients.clone(), service, stream_forwarder });
         Self {
             settings,
@@ -361,13 +365,15 @@ impl Core {
 async fn tick_forever(
     clients: Rc<Clients>,
     streams: Rc<Streams>,
+    encoders: Rc<Encoders>,
     udp: Rc<UdpFrontends>,
     access_log: Rc<AccessLog>,
 ) {
     loop {
         clock::tick().await;
-        let held = streams.sweep(clients.held());
-        clients.sweep(held);
+        let encoders = encoders.in_use();
+        let held = streams.sweep(clients.held() + encoders);
+        clients.sweep(held + encoders);
         udp.sweep();
         access_log.flush();
     }

@@ -20,6 +20,8 @@ pub struct TrafficPolicySpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub basic: Option<TrafficPolicyBasic>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compression: Option<TrafficPolicyCompression>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deny: Option<Vec<String>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub jwt: Option<TrafficPolicyJwt>,
@@ -58,6 +60,13 @@ pub struct TrafficPolicyBasicSecretRef {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
     pub name: String,
+}
+
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
+pub struct TrafficPolicyCompression {
+    pub algorithms: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "minLength")]
+    pub min_length: Option<i64>,
 }
 
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]

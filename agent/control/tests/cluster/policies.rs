@@ -224,6 +224,9 @@ async fn the_api_server_refuses_traffic_policies_that_mean_nothing() {
     let limit = |requests: i32, per: &str| json!({"requests": requests, "per": per});
     let limits = |limits: Vec<Value>| with(json!({"rateLimits": limits}));
     let by = |key: Value| limits(vec![json!({"requests": 1, "per": "Hour", "key": key})]);
+    let compression = |algorithms: &[&str], least: i64| {
+        with(json!({"compression": {"algorithms": algorithms, "minLength": least}}))
+    };
     let rows = [
         ("needs one field beside targetRefs", with(json!({"allow": []})), with(json!({}))),
         ("names a target more than once", at(json!([route(), rule()])), at(json!([rule(), route(), rule()]))),
@@ -254,6 +257,10 @@ async fn the_api_server_refuses_traffic_policies_that_mean_nothing() {
             by(json!({"type": "Header", "header": "x_key"})),
             by(json!({"type": "Header", "header": "x key"})),
         ),
+        ("compression.algorithms[0]", compression(&["br"], 0), compression(&["deflate"], 0)),
+        ("compression.algorithms[1]", compression(&["br", "gzip", "zstd"], 0), compression(&["br", "br"], 0)),
+        ("compression.algorithms", compression(&[], 0), with(json!({"compression": {"minLength": 1}}))),
+        ("compression.minLength", compression(&["gzip"], 0), compression(&["gzip"], -1)),
     ];
     schema::tell_apart("TrafficPolicy", rows.into_iter().chain(credentials())).await;
 }

@@ -5,9 +5,10 @@
 use std::sync::Arc;
 
 use portcullis_api::Kind;
-use portcullis_api::types::trafficpolicies::{TrafficPolicy, TrafficPolicySpec};
+use portcullis_api::types::trafficpolicies::{TrafficPolicy, TrafficPolicyCompression, TrafficPolicySpec};
 use portcullis_model::{
-    ClientList, ClientRules, Level, ObjectName, PolicyState, Protection, RateKey, RateLimit,
+    ClientList, ClientRules, Coding, Compression, Level, ObjectName, PolicyState, Protection, RateKey,
+    RateLimit,
 };
 
 use super::credentials::{self, Holders};
@@ -29,6 +30,9 @@ pub(crate) struct Terms {
 /// The kinds that it may be about.
 pub(crate) const TARGETABLE: [Kind; 4] = [Kind::Gateway, Kind::ListenerSet, Kind::HttpRoute, Kind::GrpcRoute];
 
+/// Bytes of a body from which on it is compressed by default: a shorter one takes a packet anyway.
+const LEAST_COMPRESSED: i64 = 1024;
+
 pub(crate) fn declared(name: &ObjectName, policy: &TrafficPolicy, holders: &mut Holders<'_>) -> Declared {
     let references = &policy.spec.target_refs;
     let terms = Terms::of(name, &policy.spec, holders);
@@ -44,13 +48,19 @@ impl Terms {
         let most_body_bytes = spec.max_request_body.map(body_bytes).transpose();
         let limits = rate_limit::limits(spec.rate_limits.as_deref().unwrap_or_default());
         let limits = limits.and_then(|limits| not_written(limits, &credentials::written(spec)));
-        let faults =
-            [allow.clone().err(), deny.clone().err(), most_body_bytes.clone().err(), limits.clone().err()];
+        let compression = spec.compression.as_ref().map(compression).transpose();
+        let faults = [
+            allow.clone().err(),
+            deny.clone().err(),
+            most_body_bytes.clone().err(),
+            limits.clone().err(),
+            compression.clone().err(),
+        ];
         let credentials = credentials::requirements(&name.namespace, spec, holders);
         let unmet = credentials.as_ref().err().into_iter().flatten().cloned();
         let texts: Vec<_> = faults.into_iter().flatten().chain(unmet).collect();
-        let (Ok(allow), Ok(deny), Ok(most_body_bytes), Ok(rate_limits), Ok(credentials)) =
-            (allow, deny, most_body_bytes, limits, credentials)
+        let (Ok(allow), Ok(deny), Ok(most_body_bytes), Ok(rate_limits), Ok(credentials), Ok(compression)) =
+            (allow, deny, most_body_bytes, limits, credentials, compression)
         else {
             let message = format!(
                 "{}; until that is right, no request passes at what the policy is about",
@@ -60,8 +70,14 @@ impl Terms {
         };
         let is_any = allow.is_empty() && deny.is_empty();
         let clients = (!is_any).then(|| ClientRules::new(vec![ClientList { allow, deny }]));
-        let protection =
-            Protection { clients, most_body_bytes, rate_limits, credentials, ..Protection::by(name.clone()) };
+        let protection = Protection {
+            clients,
+            most_body_bytes,
+            rate_limits,
+            credentials,
+            compression: compression.map(Arc::new),
+            ..Protection::by(name.clone())
+        };
         Ok(Self { protection: Arc::new(protection) })
     }
 
@@ -103,6 +119,18 @@ fn body_bytes(bytes: i64) -> Result<u64, String> {
     positive.ok_or_else(|| format!("maxRequestBody is {bytes}: write 1 or more bytes"))
 }
 
+fn compression(written: &TrafficPolicyCompression) -> Result<Compression, String> {
+    let coding = |name: &String| {
+        let known = Coding::ALL.into_iter().find(|coding| coding.name() == name);
+        known.ok_or_else(|| format!("compression.algorithms: {name:?}: write br, gzip or zstd"))
+    };
+    let codings = written.algorithms.iter().map(coding).collect::<Result<_, _>>()?;
+    let least = written.min_length.unwrap_or(LEAST_COMPRESSED);
+    let least_bytes = u64::try_from(least)
+        .map_err(|_| format!("compression.minLength is {least}: write 0 or more bytes"))?;
+    Ok(Compression { codings, least_bytes })
+}
+
 #[cfg(test)]
 mod tests {
     use portcullis_api::Objects;
@@ -137,6 +165,8 @@ mod tests {
                     "basic": {"secretRef": {"name": "users"}, "userHeader": "x-user"}}),
                 "x-user is written when credentials have been checked",
             ),
+            (json!({"compression": {"algorithms": ["deflate"]}}), "\"deflate\": write br, gzip or zstd"),
+            (json!({"compression": {"algorithms": [], "minLength": -1}}), "compression.minLength is -1"),
             (json!({"rateLimits": [{"requests": 0, "per": "Second"}]}), "rateLimits[0]: requests is 0"),
             (json!({"basic": {"secretRef": {"name": "users"}}}), "basic: Secret shop/users does not exist"),
             (

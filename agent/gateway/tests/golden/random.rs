@@ -462,8 +462,9 @@ fn traffic_policy(namespace: &str, dice: &mut Dice) -> Value {
     let most = dice.maybe(|dice| json!(dice.roll(3)));
     let deny = dice.maybe(|dice| json!([dice.pick(&["10.0.0.0/8", "10.0.0.0/8", "10.0.0.0/33"])]));
     let basic = dice.maybe(|dice| json!({"secretRef": {"name": dice.pick(&["c", "d"])}}));
-    let content =
-        json!({"spec": {"targetRefs": targets, "maxRequestBody": most, "deny": deny, "basic": basic}});
+    let compression = dice.maybe(|dice| json!({"algorithms": [dice.pick(&["gzip", "br", "lzma"])]}));
+    let content = json!({"spec": {"targetRefs": targets, "maxRequestBody": most, "deny": deny,
+        "basic": basic, "compression": compression}});
     manifest("portcullis.dev/v1alpha1", "TrafficPolicy", namespace, name, dice, content)
 }
 

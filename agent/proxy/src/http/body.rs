@@ -1,6 +1,10 @@
 //! Response bodies as the HTTP library takes them: nothing, a line of our own, or what the backend
-//! sends, passed on frame by frame.
+//! sends, passed on frame by frame or [compressed].
 
+mod compressed;
+
+use std::io;
+use std::mem;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
@@ -10,6 +14,8 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::client::exchange::Exchange;
 use crate::client::progress::Awaited;
+use crate::http::body::compressed::CompressedBody;
+use crate::http::encoder::Encoder;
 use crate::http::grpc::{self, Call, EndsBy};
 use crate::log::record::Record;
 use crate::upstream::endpoint::{ResponseBody, UpstreamError};
@@ -28,6 +34,7 @@ pub(crate) enum Content {
     /// `None` once it is sent, or if there is none.
     Text(Option<Bytes>),
     Upstream(Box<UpstreamBody>),
+    Compressed(Box<CompressedBody>),
 }
 
 pub(crate) struct UpstreamBody {
@@ -55,6 +62,8 @@ enum Size {
 pub(crate) enum BodyError {
     #[error("the backend's response broke off: {0}")]
     Upstream(#[from] UpstreamError),
+    #[error("the response could not be compressed: {0}")]
+    Encoding(#[from] io::Error),
     #[error("the rule's request time-out ended the response")]
     Timeout,
 }
@@ -63,9 +72,7 @@ pub(crate) enum BodyError {
 
 impl Body {
     pub(crate) fn new(content: Content, mut exchange: Exchange, record: Option<Box<Record>>) -> Self {
-        if let Content::Upstream(upstream) = &content
-            && let UpstreamBody { incoming: Some(incoming), size: Size::Large, .. } = &**upstream
-        {
+        if let Some(UpstreamBody { incoming: Some(incoming), .. }) = content.counted() {
             incoming.count_unread(|| exchange.unread());
         }
         let mut body = Self { content, exchange, record };
@@ -103,13 +110,8 @@ impl http_body::Body for Body {
         let Self { content, exchange, .. } = &mut *self;
         let polled = match content {
             Content::Text(text) => Ok(text.take().map(|text| Ok(Frame::data(text)))),
-            Content::Upstream(upstream) => match exchange.poll_room(cx) {
-                Poll::Ready(room) => match upstream.poll(cx, room) {
-                    Poll::Ready(frame) => Ok(frame),
-                    Poll::Pending => Err(Awaited::Backend),
-                },
-                Poll::Pending => Err(Awaited::Client),
-            },
+            Content::Upstream(upstream) => read(exchange, cx, |cx, room| upstream.poll(cx, room)),
+            Content::Compressed(body) => read(exchange, cx, |cx, room| body.poll(cx, room)),
         };
         let frame = match polled {
             Ok(frame) => frame,
@@ -118,7 +120,7 @@ impl http_body::Body for Body {
                 return Poll::Pending;
             }
         };
-        let frame = if matches!(&self.content, Content::Upstream(upstream) if upstream.size == Size::Large) {
+        let frame = if self.content.counted().is_some() {
             frame.map(|frame| frame.map(|frame| frame.map_data(|bytes| self.exchange.hold(bytes))))
         } else {
             frame
@@ -135,6 +137,7 @@ impl http_body::Body for Body {
         match &self.content {
             Content::Text(text) => text.is_none(),
             Content::Upstream(upstream) => upstream.incoming.is_none(),
+            Content::Compressed(body) => body.is_over(),
         }
     }
 
@@ -144,7 +147,23 @@ impl http_body::Body for Body {
             Content::Upstream(upstream) => {
                 upstream.incoming.as_ref().map_or(SizeHint::with_exact(0), ResponseBody::size_hint)
             }
+            Content::Compressed(_) => SizeHint::default(),
         }
+    }
+}
+
+/// Asks for a frame as long as there is room for it.
+fn read<F>(
+    exchange: &Exchange,
+    cx: &mut Context<'_>,
+    poll: impl FnOnce(&mut Context<'_>, usize) -> Poll<F>,
+) -> Result<F, Awaited> {
+    match exchange.poll_room(cx) {
+        Poll::Ready(room) => match poll(cx, room) {
+            Poll::Ready(frame) => Ok(frame),
+            Poll::Pending => Err(Awaited::Backend),
+        },
+        Poll::Pending => Err(Awaited::Client),
     }
 }
 
@@ -159,6 +178,27 @@ impl Content {
         let is_small = incoming.size_hint().exact().is_some_and(|bytes| bytes <= SMALL);
         let size = if is_small { Size::Small } else { Size::Large };
         Self::Upstream(Box::new(UpstreamBody { incoming: Some(incoming), deadline, size }))
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        matches!(self, Self::Text(None))
+    }
+
+    /// Compresses what the backend sends.
+    pub(crate) fn compress(&mut self, encoder: Encoder) {
+        *self = match mem::replace(self, Self::Text(None)) {
+            Self::Upstream(upstream) => Self::Compressed(Box::new(CompressedBody::new(*upstream, encoder))),
+            other => other,
+        };
+    }
+
+    /// A body whose bytes count as held. What a short one is compressed to may be longer.
+    fn counted(&self) -> Option<&UpstreamBody> {
+        match self {
+            Self::Upstream(upstream) => (upstream.size == Size::Large).then_some(&**upstream),
+            Self::Compressed(body) => Some(body.upstream()),
+            Self::Text(_) => None,
+        }
     }
 }
 
@@ -180,6 +220,7 @@ impl Deadline {
 // === impl UpstreamBody ===
 
 impl UpstreamBody {
+    /// The next frame, which has no more than `most` bytes.
     fn poll(&mut self, cx: &mut Context<'_>, most: usize) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let Some(incoming) = &mut self.incoming else { return Poll::Ready(None) };
         if let Some(deadline) = &mut self.deadline

@@ -4,10 +4,11 @@
 
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{HeaderValue, Method, StatusCode, Version, header};
-use portcullis_model::{ListenerId, ObjectName};
+use portcullis_model::{Compression, ListenerId, ObjectName};
 
 use crate::client::clients::Client;
 use crate::client::listener::{ListenerState, Listeners};
@@ -70,6 +71,14 @@ impl Routed<'_> {
         let of_rule = self.decision.rule().and_then(|rule| rule.policy.as_ref());
         let policies = of_listener.into_iter().chain(of_rule);
         policies.filter_map(|policy| policy.most_body_bytes).min()
+    }
+
+    /// The compression of the response: the rule's goes before the listener's. gRPC has codings of
+    /// its own.
+    pub(crate) fn compression(&self) -> Option<&Arc<Compression>> {
+        let of_rule = self.decision.rule().and_then(|rule| rule.policy.as_ref()?.compression.as_ref());
+        let of_listener = || self.listener.as_ref()?.listener.policy.as_ref()?.compression.as_ref();
+        of_rule.or_else(of_listener).filter(|_| !self.is_grpc())
     }
 
     fn listener_id(&self) -> Option<&ListenerId> {

@@ -16,7 +16,9 @@ use crate::http::answer;
 use crate::http::auth::{Authorizer, Passed, Refusal};
 use crate::http::body::{Body, Content};
 use crate::http::change::Change;
+use crate::http::compress::{self, Negotiated};
 use crate::http::decide::{Decision, OwnAnswer};
+use crate::http::encoder::Encoders;
 use crate::http::forward::Forwarder;
 use crate::http::router::{Routed, Router};
 use crate::http::websocket;
@@ -30,6 +32,7 @@ pub(crate) struct Service {
     pub router: Router,
     pub forwarder: Forwarder,
     pub authorizer: Authorizer,
+    pub encoders: Rc<Encoders>,
 }
 
 // === impl Service ===
@@ -91,6 +94,8 @@ impl Service {
                 }
             }
         }
+        let compression = request.compression();
+        let negotiated = compression.and_then(|terms| Negotiated::of(terms, &outgoing.parts.headers));
         let forwarded = match &request.decision {
             Decision::Forward(plan) => {
                 let passage = self.router.passage(&request);
@@ -102,7 +107,10 @@ impl Service {
             Decision::Guarded(_) => Err(self.router.answer(client, &request, &Reason::AuthFailed.into())),
         };
         let mut response = match forwarded {
-            Ok((response, endpoint)) => {
+            Ok((mut response, endpoint)) => {
+                if let Some(negotiated) = negotiated {
+                    self.compress(&negotiated, &request, &mut response);
+                }
                 let record = self.router.forwarded(client, &request, response.status(), endpoint);
                 response.map(|content| Body::new(content, exchange, record))
             }
@@ -179,6 +187,31 @@ impl Service {
         let mut response = answer.map(|text| Body::new(text.into(), exchange, record));
         finish(client, &mut response);
         response
+    }
+
+    /// Compresses a backend's response for a client that takes it. HEAD gets the fields that GET
+    /// would get.
+    fn compress(
+        &self,
+        negotiated: &Negotiated,
+        request: &Routed<'_>,
+        response: &mut http::Response<Content>,
+    ) {
+        let status = response.status();
+        if status == StatusCode::NOT_MODIFIED {
+            negotiated.edit_not_modified(response.headers_mut());
+            return;
+        }
+        if response.body().is_empty() && !request.is_head() {
+            return;
+        }
+        let Some(coding) = negotiated.choose(status, response.headers_mut()) else { return };
+        if !request.is_head() {
+            // Without memory for one more it goes as it is.
+            let Some(encoder) = self.encoders.make(coding) else { return };
+            response.body_mut().compress(encoder);
+        }
+        compress::announce(coding, response.headers_mut());
     }
 }
 
