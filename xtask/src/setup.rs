@@ -3,7 +3,7 @@
 
 use anyhow::Result;
 use portcullis_testbed::versions::{
-    BENCH_TOOLS, CARGO_AUDITABLE, CARGO_DENY, CLUSTER_TOOLS, COUNTING_TOOLS, TOOLS, Tool,
+    ATTACK_TOOLS, BENCH_TOOLS, CARGO_AUDITABLE, CARGO_DENY, CLUSTER_TOOLS, COUNTING_TOOLS, TOOLS, Tool,
 };
 use portcullis_testbed::{cargo_tool, command, go};
 
@@ -18,6 +18,9 @@ pub(crate) struct Args {
     /// Also what counts instructions, as `--bench` does, but none of its peers
     #[arg(long)]
     counting: bool,
+    /// Also the servers that `attack` compares
+    #[arg(long)]
+    attacking: bool,
     /// Also what the test cluster needs
     #[arg(long)]
     cluster: bool,
@@ -45,6 +48,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     if args.bench {
         tools(BENCH_TOOLS)?;
+    }
+    if args.attacking {
+        tools(ATTACK_TOOLS)?;
     }
     if args.cluster {
         tools(CLUSTER_TOOLS)?;

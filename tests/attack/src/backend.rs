@@ -47,6 +47,13 @@ impl Asked {
         self.lock().iter().map(requests).sum()
     }
 
+    /// Heads of complete requests that are meant.
+    pub(crate) fn heads(&self, is_meant: impl Fn(&str) -> bool) -> Vec<String> {
+        let streams = self.lock();
+        let heads = streams.iter().flat_map(|stream| &stream.requests).map(|request| &request.head);
+        heads.filter(|head| is_meant(head)).cloned().collect()
+    }
+
     pub(crate) fn streams(&self) -> Vec<Stream> {
         self.lock().clone()
     }

@@ -3,12 +3,14 @@
 //! to each of them, and fails if one was let through.
 
 mod backend;
+mod credentials;
 mod floods;
 mod frames;
 mod h2spec;
 mod hostile_backends;
 mod http1;
 mod http2;
+mod issuer;
 mod parsers;
 mod report;
 mod slow;
@@ -55,6 +57,7 @@ const ATTACKS: &[(&str, Attack)] = &[
     ("upgrades", upgrade::run),
     ("hostile backends", hostile_backends::run),
     ("smuggling", parsers::run),
+    ("credentials", credentials::run),
     ("slow clients", slow::run),
     ("floods", floods::run),
 ];

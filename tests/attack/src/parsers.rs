@@ -78,17 +78,18 @@ fn send(world: &World, request: &[u8]) {
 /// of those that it refused.
 fn compare(server: &Server, stream: &Stream) -> Result<usize> {
     let (mut rest, mut from, mut refused, mut tries) = (&stream.requests[..], 0, 0, TRIES);
-    while let Some(last) = rest.last() {
-        let seen = server.read(&stream.bytes[from..last.end])?;
-        let expected: Vec<_> = rest.iter().map(|sent| server.line(sent)).chain([END.to_owned()]).collect();
-        if seen == expected {
-            break;
-        }
+    while !rest.is_empty() {
+        let ended = rest.iter().position(|sent| server.ends_behind(sent));
+        let now = &rest[..ended.map_or(rest.len(), |at| at + 1)];
+        let seen = server.read(&stream.bytes[from..now.last().map_or(from, |last| last.end)])?;
+        let end = ended.is_none().then(|| END.to_owned());
+        let expected: Vec<_> = now.iter().map(|sent| server.line(sent)).chain(end).collect();
         let alike = expected.iter().zip(&seen).take_while(|(expected, seen)| expected == seen).count();
-        let sent = rest.get(alike).map_or(END, |sent| &sent.head);
+        let sent = now.get(alike).map_or(END, |sent| &sent.head);
         let read = match &seen[alike..] {
-            [] => alike.min(rest.len() - 1),
-            [status] if status.starts_with('4') && alike < rest.len() => alike + 1,
+            [] if alike == expected.len() => now.len(),
+            [] => alike.min(now.len() - 1),
+            [status] if status.starts_with('4') && alike < now.len() => alike + 1,
             other => bail!("{sent:?} is {other:?} to it"),
         };
         tries = if read > 0 { TRIES } else { tries - 1 };

@@ -11,6 +11,7 @@ use portcullis_testbed::{Agent, Authority, Datapath, Launch, pin_directory};
 use tempfile::TempDir;
 
 use crate::backend::{self, Asked};
+use crate::issuer::{self, Issuer};
 use crate::report::{Passed, Report};
 use crate::witness::Witness;
 
@@ -26,6 +27,7 @@ pub(crate) struct World {
     pub(crate) plain: SocketAddr,
     pub(crate) tls: SocketAddr,
     pub(crate) asked: Asked,
+    pub(crate) issuer: Issuer,
     agent: Agent,
     witness: Witness,
     /// Goes last.
@@ -38,7 +40,8 @@ impl World {
         let (plain, tls) = (address(8080)?, address(8443)?);
         let asked = backend::start(address(9001)?)?;
         let config = directory.path().join("config");
-        write(&config)?;
+        let issuer = Issuer::new()?;
+        write(&config, &issuer)?;
         let launch = Launch {
             binary,
             config,
@@ -52,7 +55,7 @@ impl World {
         };
         let agent = launch.start()?;
         let witness = Witness::start(plain, HOST);
-        Ok(Self { plain, tls, asked, agent, witness, _directory: directory })
+        Ok(Self { plain, tls, asked, issuer, agent, witness, _directory: directory })
     }
 
     /// The other client got all that it asked for, and nothing broke that must not.
@@ -88,7 +91,7 @@ pub(crate) fn address(port: u16) -> Result<SocketAddr> {
     Ok(SocketAddr::new(ADDRESS.parse()?, port))
 }
 
-fn write(config: &Path) -> Result<()> {
+fn write(config: &Path, issuer: &Issuer) -> Result<()> {
     fs::create_dir_all(config)?;
     let authority = Authority::new()?;
     fs::write(config.join("secret.yaml"), authority.issue(&[HOST])?.secret("default", "a"))?;
@@ -118,7 +121,7 @@ spec:
   rules:
   - matches: [{{path: {{value: {HOSTILE}}}}}]
     backendRefs: [{{name: hostile, port: 80}}]
-  - backendRefs: [{{name: good, port: 80}}]
+{}  - backendRefs: [{{name: good, port: 80}}]
 ---
 apiVersion: gateway.networking.k8s.io/v1
 kind: HTTPRoute
@@ -128,12 +131,26 @@ spec:
   rules:
   - matches: [{{path: {{value: /h2spec}}}}]
     backendRefs: [{{name: good, port: 80}}]
-{}{}",
+{}{}{}",
+        guarded_rules(),
         service("good", 9001),
         service("hostile", 9002),
+        issuer::manifests(issuer),
     );
     fs::write(config.join("gateway.yaml"), manifests)?;
     Ok(())
+}
+
+/// Those that ask for credentials; the policies name them.
+fn guarded_rules() -> String {
+    let paths = [issuer::TOKEN, issuer::STAFF, issuer::KEY, issuer::PASSWORD];
+    let rule = |path: &str| {
+        let name = path.trim_start_matches('/');
+        format!(
+            "  - name: {name}\n    matches: [{{path: {{value: {path}}}}}]\n    backendRefs: [{{name: good, port: 80}}]\n"
+        )
+    };
+    paths.map(rule).concat()
 }
 
 /// A Service with its endpoint.

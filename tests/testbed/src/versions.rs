@@ -47,6 +47,10 @@ pub const CLUSTER_TOOLS: &[Tool] = &[
 /// Tools that `bench instructions` runs.
 pub const COUNTING_TOOLS: &[Tool] = &[tool("valgrind", "valgrind")];
 
+/// Servers that `attack` has read what the gateway sent.
+pub const ATTACK_TOOLS: &[Tool] =
+    &[tool("haproxy", "haproxy"), tool("nginx", "nginx"), tool("node", "nodejs")];
+
 /// Tools that only the benchmarks run.
 pub const BENCH_TOOLS: &[Tool] = &[
     tool("haproxy", "haproxy"),

@@ -1,5 +1,5 @@
-//! Servers that say of each request what it was to them: Go's net/http, nginx and HAProxy, as far
-//! as they are installed.
+//! Servers that say of each request what it was to them: Go's net/http, Node.js, nginx and HAProxy,
+//! as far as they are installed.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -22,11 +22,13 @@ pub(super) const END: &str = "GET /end";
 const START: Duration = Duration::from_secs(60);
 /// Relative to the workspace.
 const GO_SOURCE: &str = "tests/attack/src/parsers/server.go";
+const NODE_SOURCE: &str = "tests/attack/src/parsers/server.js";
 
 /// Killed when dropped.
 pub(super) struct Server {
     pub(super) name: &'static str,
     says: Says,
+    behind_upgrade: BehindUpgrade,
     address: SocketAddr,
     child: Child,
     /// Goes last.
@@ -44,19 +46,29 @@ enum Says {
     TargetAndLength,
 }
 
+/// The fate of a connection on which another protocol was asked for in vain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum BehindUpgrade {
+    Reads,
+    Ends,
+}
+
 /// Those that are not are named.
 pub(super) fn installed() -> Result<Vec<Server>> {
     let mut servers = Vec::new();
     if go::ensure().is_ok() {
-        servers.push(Server::start("Go", Says::TargetAndLength, 9003, go)?);
+        servers.push(Server::start("Go", Says::TargetAndLength, BehindUpgrade::Reads, 9003, go)?);
     } else {
         println!("attack: no Go here");
     }
-    let others: [(_, _, _, Prepare); 2] =
-        [("nginx", "nginx", 9004, nginx), ("HAProxy", "haproxy", 9005, haproxy)];
-    for (name, program, port, prepare) in others {
+    let others: [(_, _, _, _, _, Prepare); 3] = [
+        ("nginx", "nginx", Says::Target, BehindUpgrade::Reads, 9004, nginx),
+        ("HAProxy", "haproxy", Says::Target, BehindUpgrade::Reads, 9005, haproxy),
+        ("Node.js", "node", Says::TargetAndLength, BehindUpgrade::Ends, 9006, node),
+    ];
+    for (name, program, says, behind_upgrade, port, prepare) in others {
         match command::find(program) {
-            Some(_) => servers.push(Server::start(name, Says::Target, port, prepare)?),
+            Some(_) => servers.push(Server::start(name, says, behind_upgrade, port, prepare)?),
             None => println!("attack: no {name} here"),
         }
     }
@@ -69,6 +81,13 @@ fn go(directory: &Path, address: SocketAddr) -> Result<Command> {
     command::run(build.args(["build", "-o"]).arg(&program).arg(workspace::root().join(GO_SOURCE)))?;
     let mut server = Command::new(program);
     server.arg(address.to_string());
+    Ok(server)
+}
+
+fn node(_: &Path, address: SocketAddr) -> Result<Command> {
+    let mut server = Command::new("node");
+    server.arg(workspace::root().join(NODE_SOURCE));
+    server.args([address.ip().to_string(), address.port().to_string()]);
     Ok(server)
 }
 
@@ -107,14 +126,20 @@ fn haproxy(directory: &Path, address: SocketAddr) -> Result<Command> {
 // === impl Server ===
 
 impl Server {
-    fn start(name: &'static str, says: Says, port: u16, prepare: Prepare) -> Result<Self> {
+    fn start(
+        name: &'static str,
+        says: Says,
+        behind_upgrade: BehindUpgrade,
+        port: u16,
+        prepare: Prepare,
+    ) -> Result<Self> {
         let directory = tempfile::Builder::new().prefix("portcullis-attack-").tempdir()?;
         let address = address(port)?;
         let mut server = prepare(directory.path(), address)?;
         let log = fs::File::create(directory.path().join("log"))?;
         server.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         let child = server.spawn().with_context(|| format!("cannot start {name}"))?;
-        let server = Self { name, says, address, child, _directory: directory };
+        let server = Self { name, says, behind_upgrade, address, child, _directory: directory };
         until(START, || Ok(TcpStream::connect(address)?))
             .with_context(|| format!("{name} does not start"))?;
         Ok(server)
@@ -127,6 +152,11 @@ impl Server {
             Says::Target => target.to_owned(),
             Says::TargetAndLength => format!("{target} {}", request.body),
         }
+    }
+
+    /// True if the server has to close the connection behind the request.
+    pub(super) fn ends_behind(&self, request: &Request) -> bool {
+        self.behind_upgrade == BehindUpgrade::Ends && request.head.contains("\r\nupgrade:")
     }
 
     /// The requests that these bytes are to it, and the statuses by which it refuses some; the last
