@@ -35,6 +35,8 @@ pub(crate) enum Why {
     NoBackend,
     /// A BackendPolicy looks at connections, or counts them.
     BackendPolicy(String),
+    /// The backend is told whose connections they are.
+    ProxyHeader(String),
     /// A part of the connections is refused.
     Refused(String),
     NoEndpoints(String),
@@ -185,6 +187,9 @@ fn backends(
         if backend.is_some_and(|backend| backend.resilience.is_some()) {
             return Err(Why::BackendPolicy(name.to_string()));
         }
+        if backend.is_some_and(|backend| backend.proxy_header.is_some()) {
+            return Err(Why::ProxyHeader(name.to_string()));
+        }
         let endpoints = backend.map_or(&[][..], |backend| &backend.endpoints);
         let of_family = |of: &[SocketAddr]| {
             of.iter().copied().filter(|it| it.is_ipv4() == address.is_ipv4()).collect::<Vec<_>>()
@@ -257,7 +262,7 @@ impl Why {
             Self::Admission => "listener-policy",
             Self::ProxyProtocol => "proxy-protocol",
             Self::NoBackend => "no-backend",
-            Self::BackendPolicy(_) => "backend-policy",
+            Self::BackendPolicy(_) | Self::ProxyHeader(_) => "backend-policy",
             Self::Refused(_) => "refused",
             Self::NoEndpoints(_) | Self::NoEndpointsOfFamily(..) => "no-endpoints",
             Self::NoRoom => "no-room",
@@ -304,6 +309,9 @@ impl fmt::Display for Why {
             Self::BackendPolicy(name) => {
                 write!(f, "a BackendPolicy is about the endpoints or limits of backend {name}")
             }
+            Self::ProxyHeader(name) => {
+                write!(f, "a BackendPolicy has connections to backend {name} begin with PROXY protocol")
+            }
             Self::NoRoom => {
                 f.write_str("the kernel has no room for its table of backends (the log says more)")
             }
@@ -322,7 +330,7 @@ mod tests {
 
     use portcullis_model::{
         AccessLog, Backend, BackendName, Balancing, ClientRules, Gateway, HashKey, HostPattern, L4Backend,
-        L4Protocol, ObjectName, ParentKind, PortKey, Serves, Split,
+        L4Protocol, ObjectName, ParentKind, PortKey, ProxyHeader, Serves, Split,
     };
 
     use super::*;
@@ -362,12 +370,14 @@ mod tests {
             ("three", &["10.2.0.1:80", "10.2.0.2:80", "[fd02::1]:80"]),
             ("none", &[]),
             ("sticky", &["10.2.0.3:80", "10.2.0.4:80"]),
+            ("told", &["10.2.0.5:80"]),
         ] {
             let endpoints = endpoints.iter().map(|it| it.parse().unwrap()).collect();
             let mut backend = Backend::new(name(service), endpoints);
             if service == "sticky" {
                 backend.balancing = Balancing::Hash(HashKey::ClientAddress);
             }
+            backend.proxy_header = (service == "told").then_some(ProxyHeader::V2);
             snapshot.backends.insert(name(service).0, Arc::new(backend));
         }
         (snapshot, frontend)
@@ -408,6 +418,10 @@ mod tests {
         assert_eq!(
             plain(&able(), FRONTEND, &[(1, "one"), (1, "none")]),
             "user space: backend infra/none:80 has no endpoints"
+        );
+        assert_eq!(
+            plain(&able(), FRONTEND, &[(1, "one"), (1, "told")]),
+            "user space: a BackendPolicy has connections to backend infra/told:80 begin with PROXY protocol"
         );
         assert_eq!(
             plain(&able(), "[fd09::1]:80", &[(1, "one")]),

@@ -89,6 +89,9 @@ pub fn dump_snapshot(snapshot: &Snapshot) -> Value {
                 drop(value.insert("tls".to_owned(), json!("unavailable: nothing is sent")))
             }
         }
+        if let Some(version) = &backend.proxy_header {
+            value.insert("proxyProtocol".to_owned(), json!(version));
+        }
         if let Some(resilience) = &backend.resilience {
             value.insert("resilience".to_owned(), json!(resilience));
         }

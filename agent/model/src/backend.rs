@@ -28,6 +28,16 @@ pub enum BackendProtocol {
     Negotiated,
 }
 
+/// The header of PROXY protocol (HAProxy's `proxy-protocol.txt`) that begins each connection to a
+/// backend, and names the client that the connection is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum ProxyHeader {
+    /// A line of text.
+    V1,
+    /// Binary.
+    V2,
+}
+
 /// The way in which requests reach a backend, and connections whose TLS ended before.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub enum Encryption {
@@ -93,6 +103,9 @@ pub struct Backend {
     pub balancing: Balancing,
     #[serde(skip_serializing_if = "ConnectionTerms::is_default")]
     pub connections: ConnectionTerms,
+    /// Before all else, TLS included. A connection that has one is for one client connection.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub proxy_header: Option<ProxyHeader>,
     /// `None`: nothing is known of where endpoints are.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub locality: Option<Arc<Locality>>,
@@ -114,6 +127,7 @@ impl Backend {
             encryption: Encryption::default(),
             balancing: Balancing::default(),
             connections: ConnectionTerms::default(),
+            proxy_header: None,
             locality: None,
             resilience: None,
             endpoints,

@@ -54,7 +54,8 @@ pub use authentication::{
     Expiry, JwtProvider, RequiredClaim, Requirement,
 };
 pub use backend::{
-    Authorities, Backend, BackendName, BackendProtocol, BackendTls, ConnectionTerms, Encryption, PeerIdentity,
+    Authorities, Backend, BackendName, BackendProtocol, BackendTls, ConnectionTerms, Encryption,
+    PeerIdentity, ProxyHeader,
 };
 pub use balancing::{Balancing, Distance, HashKey, Locality};
 pub use certificate::Certificate;

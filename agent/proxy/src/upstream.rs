@@ -12,6 +12,7 @@ pub(crate) mod http1;
 pub(crate) mod http2;
 pub(crate) mod mirror;
 pub(crate) mod pool;
+pub(crate) mod proxy_header;
 pub(crate) mod request;
 pub(crate) mod retry;
 pub(crate) mod stream;

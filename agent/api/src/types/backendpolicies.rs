@@ -25,6 +25,8 @@ pub struct BackendPolicySpec {
     pub outlier_detection: Option<BackendPolicyOutlierDetection>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub protocol: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "proxyProtocol")]
+    pub proxy_protocol: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "slowStart")]
     pub slow_start: Option<BackendPolicySlowStart>,
     #[serde(rename = "targetRefs")]

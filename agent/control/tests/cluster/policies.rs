@@ -303,6 +303,7 @@ async fn the_api_server_refuses_backend_policies_that_mean_nothing() {
             with(json!({"timeouts": {"connect": "1s500ms"}})),
             with(json!({"timeouts": {"connect": "soon"}})),
         ),
+        ("spec.proxyProtocol", with(json!({"proxyProtocol": "V2"})), with(json!({"proxyProtocol": "v2"}))),
         (
             "targetRefs[0].kind",
             with(terms),

@@ -10,7 +10,9 @@ use portcullis_api::Kind;
 use portcullis_api::types::backendpolicies::{
     BackendPolicy, BackendPolicyLoadBalancing, BackendPolicyLoadBalancingHash, BackendPolicySpec,
 };
-use portcullis_model::{Backend, BackendProtocol, Balancing, ConnectionTerms, HashKey, ObjectName};
+use portcullis_model::{
+    Backend, BackendProtocol, Balancing, ConnectionTerms, HashKey, L4Protocol, ObjectName, ProxyHeader,
+};
 
 use super::resilience::ResilienceTerms;
 use crate::duration::parse_duration;
@@ -31,6 +33,7 @@ pub(crate) struct Terms {
     connect: Option<Duration>,
     idle: Option<Duration>,
     vanished: Option<Duration>,
+    proxy_header: Option<ProxyHeader>,
     pub(crate) resilience: ResilienceTerms,
 }
 
@@ -58,6 +61,7 @@ impl Terms {
         let idle = duration("timeouts.idle", idle, SECOND..=HOUR);
         let vanished = spec.keep_alive.as_ref().map(|keep_alive| keep_alive.vanished.as_str());
         let vanished = duration("keepAlive.vanished", vanished, 4 * SECOND..=HOUR);
+        let proxy_header = spec.proxy_protocol.as_deref().map(proxy_header).transpose();
         let resilience = ResilienceTerms::of(spec, &mut note);
         let terms = Self {
             balancing: balancing.map_err(&mut note).unwrap_or_default(),
@@ -65,6 +69,7 @@ impl Terms {
             connect: connect.map_err(&mut note).unwrap_or_default(),
             idle: idle.map_err(&mut note).unwrap_or_default(),
             vanished: vanished.map_err(&mut note).unwrap_or_default(),
+            proxy_header: proxy_header.map_err(&mut note).unwrap_or_default(),
             resilience,
         };
         if wrong.is_empty() {
@@ -82,17 +87,26 @@ impl Terms {
             connect: self.connect.or(wider.connect),
             idle: self.idle.or(wider.idle),
             vanished: self.vanished.or(wider.vanished),
+            proxy_header: self.proxy_header.or(wider.proxy_header),
             resilience: self.resilience.over(&wider.resilience),
         }
     }
 
+    /// The fields that have no meaning for sessions of UDP.
+    pub(crate) fn without_udp(&self) -> Vec<&'static str> {
+        let mut fields = self.resilience.without_udp();
+        fields.extend(self.proxy_header.map(|_| "proxyProtocol"));
+        fields
+    }
+
     /// The backend as these terms want it; what the Service itself says comes after them.
-    pub(crate) fn applied(self, backend: Backend) -> Backend {
-        let Self { balancing, protocol, connect, idle, vanished, resilience } = self;
+    pub(crate) fn applied(self, backend: Backend, transport: L4Protocol) -> Backend {
+        let Self { balancing, protocol, connect, idle, vanished, proxy_header, resilience } = self;
         Backend {
             balancing: balancing.unwrap_or(backend.balancing),
             protocol: protocol.unwrap_or(backend.protocol),
             connections: ConnectionTerms { connect, idle, vanished },
+            proxy_header: proxy_header.filter(|_| transport == L4Protocol::Tcp),
             resilience: resilience.resilience(),
             ..backend
         }
@@ -141,6 +155,14 @@ fn protocol(written: &str) -> Result<BackendProtocol, String> {
     }
 }
 
+fn proxy_header(written: &str) -> Result<ProxyHeader, String> {
+    match written {
+        "V1" => Ok(ProxyHeader::V1),
+        "V2" => Ok(ProxyHeader::V2),
+        other => Err(format!("proxyProtocol is {other:?}: write V1 or V2")),
+    }
+}
+
 fn duration(
     field: &str,
     written: Option<&str>,
@@ -172,7 +194,7 @@ mod tests {
         let backend = Backend::new(BackendName::new("edge", "shop", PortKey::tcp(80)), Vec::new());
         let declared = declared(fields);
         assert_eq!(declared.fault, None);
-        declared.terms.applied(backend)
+        declared.terms.applied(backend, L4Protocol::Tcp)
     }
 
     #[test]
@@ -187,6 +209,8 @@ mod tests {
         let cookie = HashKey::Cookie("User".into());
         assert_eq!(hash(json!({"type": "Cookie", "name": "User"})), Balancing::Hash(cookie));
         assert_eq!(applied(json!({"protocol": "HTTP2"})).protocol, BackendProtocol::H2c);
+        assert_eq!(applied(json!({"proxyProtocol": "V1"})).proxy_header, Some(ProxyHeader::V1));
+        assert_eq!(applied(json!({"proxyProtocol": "V2"})).proxy_header, Some(ProxyHeader::V2));
         let written =
             json!({"timeouts": {"connect": "250ms", "idle": "10s"}, "keepAlive": {"vanished": "1m"}});
         let [connect, idle, vanished] = [250, 10_000, 60_000].map(Duration::from_millis).map(Some);
@@ -225,6 +249,7 @@ mod tests {
             ),
             (json!({"loadBalancing": {"type": "Hash", "hash": {"type": "Path"}}}), "hash.type is \"Path\""),
             (json!({"protocol": "SPDY"}), "protocol is \"SPDY\""),
+            (json!({"proxyProtocol": "v2"}), "proxyProtocol is \"v2\": write V1 or V2"),
             (json!({"timeouts": {"connect": "2m"}}), "timeouts.connect is \"2m\": write 10ms to 60s"),
             (json!({"timeouts": {"idle": "fast"}}), "timeouts.idle: \"fast\""),
             (json!({"keepAlive": {"vanished": "1s"}}), "keepAlive.vanished is \"1s\": write 4s to 3600s"),

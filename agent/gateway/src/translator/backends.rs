@@ -253,7 +253,7 @@ impl Backends {
             false
         });
         match sources.backend_policies.terms(&used.service, port) {
-            Some(terms) => terms.applied(backend),
+            Some(terms) => terms.applied(backend, used.port.protocol),
             None => backend,
         }
     }

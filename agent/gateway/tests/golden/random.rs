@@ -423,8 +423,9 @@ fn backend_policy(namespace: &str, dice: &mut Dice) -> Value {
         "sectionName": dice.maybe(|dice| json!(dice.pick(&["none", "http"])))});
     let balancing = dice.maybe(|dice| json!({"type": dice.pick(&["RoundRobin", "LeastRequest", "Hash"])}));
     let connect = dice.maybe(|dice| json!(dice.pick(&["1s", "2s"])));
-    let content = json!({"spec":
-        {"targetRefs": [target], "loadBalancing": balancing, "timeouts": {"connect": connect}}});
+    let header = dice.maybe(|dice| json!(dice.pick(&["V1", "V2"])));
+    let content = json!({"spec": {"targetRefs": [target], "loadBalancing": balancing,
+        "timeouts": {"connect": connect}, "proxyProtocol": header}});
     let name = dice.pick(&["p", "q"]);
     manifest("portcullis.dev/v1alpha1", "BackendPolicy", namespace, name, dice, content)
 }

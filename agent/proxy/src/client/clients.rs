@@ -30,6 +30,8 @@ use crate::core::snapshot::Current;
 use crate::core::stats::{ExceededLimit, NotAdmitted};
 use crate::core::upload_progress::UploadProgress;
 use crate::core::window::Windows;
+use crate::upstream::endpoint::Downstream;
+use crate::upstream::proxy_header::Ends;
 
 /// Ticks after which an idle connection gives back what it only needs in bursts.
 const SHRINK_AFTER: u32 = clock::PER_SECOND;
@@ -57,6 +59,8 @@ pub(crate) struct Client {
     /// Of the ClientHello.
     pub server_name: Option<Box<str>>,
     pub progress: Arc<Progress>,
+    /// As backends may have to learn of the connection.
+    pub downstream: Rc<Downstream>,
     /// Of its responses, as far as they come from backends of HTTP/2.
     pub windows: Rc<Windows>,
     permit: ConnectionPermit,
@@ -149,6 +153,7 @@ impl Client {
             identity,
             server_name,
             progress: Arc::new(Progress::new()),
+            downstream: Downstream::new(Ends { client: peer, local }),
             windows: match version {
                 Version::Http1 => Windows::http1(),
                 Version::Http2 => Windows::http2(),

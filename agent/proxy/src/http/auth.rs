@@ -328,7 +328,14 @@ impl Authorizer {
                 false => Upload::Whole(Box::new(WholeBody::new(body.clone(), None, None))),
             };
             let outgoing = Outgoing::of(request.clone().map(|()| upload), &question.client.windows);
-            attempt::send(question.pools, &auth.backend, address.into(), outgoing).await
+            attempt::send(
+                question.pools,
+                &auth.backend,
+                address.into(),
+                &question.client.downstream,
+                outgoing,
+            )
+            .await
         };
         let sent = match attempt().await {
             Err(AttemptError::Broken(..)) => attempt().await,

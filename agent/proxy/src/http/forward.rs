@@ -5,8 +5,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use http::{StatusCode, Version, header};
-use portcullis_model::Retry;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::timeout_at;
 use tokio_util::task::TaskTracker;
 
 use crate::client::clients::Client;
@@ -78,21 +77,34 @@ impl Forwarder {
         let pools = self.pools.serving(passage.listener);
         // A tunnel is no matter of requests.
         if switch.is_none() {
-            self.mirrors.send(&pools, plan.mirrors(), address, &mut outgoing);
+            self.mirrors.send(&pools, plan.mirrors(), address, &client.downstream, &mut outgoing);
         }
         // Boxed: most requests have no time-out and no retries, and this future is moved for each
         // of them.
         let sent = match (&plan.rule.retry, deadline) {
             (None, None) => {
-                attempt::send(&pools, plan.name, preference, outgoing).await.map(|answered| (answered, None))
+                let sent = attempt::send(&pools, plan.name, preference, &client.downstream, outgoing).await;
+                sent.map(|answered| (answered, None))
             }
             (None, Some(deadline)) => {
-                let sending = timeout_at(deadline, attempt::send(&pools, plan.name, preference, outgoing));
-                let sent = Box::pin(sending).await.unwrap_or(Err(AttemptError::Timeout));
+                let sending = attempt::send(&pools, plan.name, preference, &client.downstream, outgoing);
+                let sending = Box::pin(timeout_at(deadline, sending));
+                let sent = sending.await.unwrap_or(Err(AttemptError::Timeout));
                 sent.map(|answered| (answered, Some(deadline)))
             }
             (Some(retry), deadline) => {
-                Box::pin(self.send_repeatedly(&pools, plan, retry, deadline, preference, outgoing)).await
+                let limit = plan.rule.timeouts.backend_request;
+                let downstream = &client.downstream;
+                let sending = retry::send(&pools, plan.name, preference, downstream, outgoing, retry, limit);
+                let sent = match deadline {
+                    None => Box::pin(sending).await,
+                    Some(deadline) => {
+                        let sending = Box::pin(timeout_at(deadline, sending));
+                        sending.await.unwrap_or(Err(AttemptError::Timeout))
+                    }
+                };
+                // Until it must be complete: by the time of the attempt, or of the whole.
+                sent.map(|(answered, attempt)| (answered, attempt.into_iter().chain(deadline).min()))
             }
         };
         match sent {
@@ -111,26 +123,6 @@ impl Forwarder {
                 Err(plan.failed(error.reason(), &error))
             }
         }
-    }
-
-    /// A response with the time until which it must be complete: that of the attempt, or of the
-    /// whole.
-    async fn send_repeatedly(
-        &self,
-        pools: &Pools,
-        plan: &ForwardPlan<'_>,
-        retry: &Retry,
-        deadline: Option<Instant>,
-        preference: Preference,
-        outgoing: Box<Outgoing>,
-    ) -> Result<retry::Answered, AttemptError> {
-        let limit = plan.rule.timeouts.backend_request;
-        let sending = retry::send(pools, plan.name, preference, outgoing, retry, limit);
-        let sent = match deadline {
-            None => sending.await,
-            Some(deadline) => timeout_at(deadline, sending).await.unwrap_or(Err(AttemptError::Timeout)),
-        };
-        sent.map(|(answered, attempt)| (answered, attempt.into_iter().chain(deadline).min()))
     }
 
     fn respond(

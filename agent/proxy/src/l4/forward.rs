@@ -2,7 +2,6 @@
 //! in the access log. A connection without backend is reset: its client is to know that this is no
 //! answer of a server that had nothing to say.
 
-use std::net::IpAddr;
 use std::rc::Rc;
 use std::time::Instant;
 
@@ -27,6 +26,7 @@ use crate::upstream::dedicated::connect;
 use crate::upstream::endpoint::{Channel, Dedicated};
 use crate::upstream::hops::{Hops, Looped, Passed};
 use crate::upstream::pool::Pools;
+use crate::upstream::proxy_header::Ends;
 use crate::upstream::stream::BackendStream;
 
 /// Forwards the connections of a core.
@@ -46,9 +46,9 @@ struct BackendConnection {
     ending: Option<Ending>,
 }
 
-/// The client's address, the listener, and how many of those the connection has passed.
+/// The client's connection, the listener, and how many of those the connection has passed.
 struct Origin<'r> {
-    client: IpAddr,
+    client: Ends,
     listener: &'r ListenerId,
     passed: Result<Passed, Looped>,
 }
@@ -81,7 +81,7 @@ impl StreamForwarder {
             &mut transport,
             replay,
             rule.as_deref(),
-            Origin { client: peer.ip(), listener: &listener.listener.id, passed },
+            Origin { client: Ends { client: peer, local }, listener: &listener.listener.id, passed },
             &registered.stream,
             &mut destination,
         );

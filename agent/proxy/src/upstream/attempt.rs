@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use crate::core::reason::Reason;
 use crate::upstream::balance::{Asked, Preference};
 use crate::upstream::endpoint::{
-    Connection, Endpoint, Freshness, GRPC_STATUS, ResponseBody, SendFailure, UpstreamError,
+    Connection, Downstream, Endpoint, Freshness, GRPC_STATUS, ResponseBody, SendFailure, UpstreamError,
 };
 use crate::upstream::health::endpoint::{EndpointHealth, Failure};
 use crate::upstream::health::places::{Full, RequestPlace};
@@ -60,11 +60,13 @@ pub(crate) type UpstreamResponse = http::Response<ResponseBody>;
 
 /// Tries again where that is safe: no connection could be made; or a kept connection turned out to
 /// be closed, and either nothing of the request was sent or it may be sent twice (RFC 9110 section
-/// 9.2.2). The client's address and fields decide where its backend wants that.
+/// 9.2.2). The client's address and fields decide where its backend wants that. `downstream` is the
+/// client's connection, which the backend may have to learn of.
 pub(crate) async fn send(
     pools: &Pools,
     name: &BackendName,
     preference: Preference,
+    downstream: &Downstream,
     mut outgoing: Box<Outgoing>,
 ) -> Result<UpstreamResponse, AttemptError> {
     let fault = outgoing.upload.fault();
@@ -84,7 +86,8 @@ pub(crate) async fn send(
             }
             overdue = Overdue::watch(health, &outgoing);
         }
-        let connection = match endpoint.connection(&pools.counters, freshness, &outgoing.parts).await {
+        let connecting = endpoint.connection(&pools.counters, freshness, &outgoing.parts, downstream);
+        let connection = match connecting.await {
             Ok(connection) => connection,
             Err(error) => {
                 avoid = Some(endpoint.address);

@@ -1,7 +1,7 @@
 //! Connections to backends for bytes of any protocol: each client's connection has its own.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use portcullis_model::BackendName;
 
@@ -11,6 +11,7 @@ use crate::upstream::endpoint::{Channel, Dedicated};
 use crate::upstream::health::places::Full;
 use crate::upstream::hops::{Hops, Passed};
 use crate::upstream::pool::Pools;
+use crate::upstream::proxy_header::Ends;
 use crate::upstream::tls::is_tls_failure;
 
 const ATTEMPTS: usize = 3;
@@ -29,14 +30,14 @@ pub(crate) enum DialError {
 pub(crate) async fn connect(
     pools: &Pools,
     name: &BackendName,
-    client: IpAddr,
+    client: Ends,
     hops: &Hops,
     passed: Passed,
     channel: Channel,
 ) -> Result<Dedicated, DialError> {
     let (mut avoid, mut failure) = (None, DialError::NoEndpoint);
     for attempt in 0..ATTEMPTS {
-        let asked = Asked { preference: Some(client).into(), headers: None, avoid };
+        let asked = Asked { preference: Some(client.client.ip()).into(), headers: None, avoid };
         let endpoint = pools.pick(name, asked).filter(|it| Some(it.address) != avoid);
         let Some(endpoint) = endpoint else { break };
         if attempt > 0 {
@@ -44,7 +45,7 @@ pub(crate) async fn connect(
         }
         let place = endpoint.health.as_ref().map(|health| health.backend.connection());
         let place = place.transpose().map_err(|Full| DialError::Full)?;
-        match endpoint.dedicated(&pools.counters, hops, passed, channel, place).await {
+        match endpoint.dedicated(&pools.counters, client, hops, passed, channel, place).await {
             Ok(connection) => return Ok(connection),
             Err(error) => {
                 avoid = Some(endpoint.address);

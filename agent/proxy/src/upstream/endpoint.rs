@@ -2,6 +2,8 @@
 //! that few stay warm and the rest age out; HTTP/2 connections are shared, and one is enough unless
 //! the peer takes fewer requests at once than come.
 
+mod by_client;
+
 use std::cell::{Cell, RefCell};
 use std::hash::BuildHasher;
 use std::io;
@@ -18,9 +20,9 @@ use http::request::Parts;
 use http::uri::Scheme;
 use http::{HeaderName, Response, header};
 use http_body::{Frame, SizeHint};
-use portcullis_model::{BackendProtocol, L4Protocol};
+use portcullis_model::{BackendProtocol, L4Protocol, ProxyHeader};
 use socket2::{SockRef, TcpKeepalive};
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
@@ -28,14 +30,18 @@ use crate::core::clock;
 use crate::core::settings::Upstream;
 use crate::core::stats::CoreCounters;
 use crate::upstream::dial::Dial;
+use crate::upstream::endpoint::by_client::{Clients, KEPT};
 use crate::upstream::health::endpoint::{Doubt, EndpointHealth, Failure};
 use crate::upstream::health::places::{ConnectionPlace, RequestPlace};
 use crate::upstream::hops::{Hop, Hops, Passed};
 use crate::upstream::http1::{HeadLimits, Http1, Http1Body, Http1Error, Unanswered};
 use crate::upstream::http2::{self, Http2Body, Multiplexed, Stream};
+use crate::upstream::proxy_header::Ends;
 use crate::upstream::request::{Outgoing, Resend, Upload};
 use crate::upstream::stream::BackendStream;
 use crate::upstream::tls::{Offer, Security};
+
+pub(crate) use crate::upstream::endpoint::by_client::Downstream;
 
 /// For this long, an endpoint that refused a connection is tried last.
 const AVOID_AFTER_FAILURE: Duration = Duration::from_secs(5);
@@ -48,6 +54,7 @@ pub(crate) struct Endpoint {
     protocol: BackendProtocol,
     security: Security,
     settings: Upstream,
+    clients: Clients,
     idle: RefCell<Vec<Idle>>,
     /// All but the first are there because those before had no room.
     shared: RefCell<Vec<Rc<Multiplexed>>>,
@@ -172,6 +179,18 @@ impl Endpoint {
         address: SocketAddr,
         protocol: BackendProtocol,
         security: Security,
+        proxy_header: Option<ProxyHeader>,
+        settings: &Upstream,
+        health: Option<Arc<EndpointHealth>>,
+    ) -> Rc<Self> {
+        Self::with_clients(address, protocol, security, Clients::new(proxy_header), settings, health)
+    }
+
+    fn with_clients(
+        address: SocketAddr,
+        protocol: BackendProtocol,
+        security: Security,
+        clients: Clients,
         settings: &Upstream,
         health: Option<Arc<EndpointHealth>>,
     ) -> Rc<Self> {
@@ -181,6 +200,7 @@ impl Endpoint {
             protocol,
             security,
             settings: settings.clone(),
+            clients,
             idle: RefCell::default(),
             shared: RefCell::default(),
             connecting: tokio::sync::Mutex::default(),
@@ -190,6 +210,12 @@ impl Endpoint {
             failed: Cell::default(),
             health,
         })
+    }
+
+    /// The same endpoint for other clients, and without a connection.
+    fn for_clients(&self, clients: Clients) -> Rc<Self> {
+        let Self { address, protocol, ref security, ref settings, ref health, .. } = *self;
+        Self::with_clients(address, protocol, security.clone(), clients, settings, health.clone())
     }
 
     pub(crate) fn in_flight(&self) -> usize {
@@ -203,7 +229,14 @@ impl Endpoint {
 
     /// It is tried last for a while.
     pub(crate) fn note_failure(&self) {
-        self.failed.set(Some(clock::now()));
+        self.set_failed(Some(clock::now()));
+    }
+
+    fn set_failed(&self, at: Option<u32>) {
+        self.failed.set(at);
+        if let Some(whole) = self.clients.whole() {
+            whole.failed.set(at);
+        }
     }
 
     /// True if there is no reason to ask another one instead.
@@ -251,36 +284,44 @@ impl Endpoint {
         counters: &CoreCounters,
         freshness: Freshness,
         head: &Parts,
+        downstream: &Downstream,
     ) -> io::Result<Connection> {
-        let in_flight = InFlight::new(self);
+        let of_client = match &self.clients {
+            Clients::Any | Clients::One(_) => None,
+            Clients::Each(clients) => Some(clients.of(self, downstream)?),
+        };
+        let endpoint = of_client.as_ref().unwrap_or(self);
+        let in_flight = InFlight::new(endpoint);
         if let Some(health) = &self.health {
             health.enter();
         }
-        let kept_http1 = || if freshness == Freshness::New { None } else { self.kept().map(Kind::Http1) };
+        let kept_http1 = || if freshness == Freshness::New { None } else { endpoint.kept().map(Kind::Http1) };
         let (kept, offer) = match self.protocol {
             BackendProtocol::Http1 => (kept_http1(), Offer::Requests),
-            BackendProtocol::H2c => (self.stream().map(Kind::Http2), Offer::Requests),
+            BackendProtocol::H2c => (endpoint.stream().map(Kind::Http2), Offer::Requests),
             // HTTP/2 has no upgrades (RFC 9113 section 8.6).
             BackendProtocol::Negotiated if head.headers.contains_key(header::UPGRADE) => {
                 (kept_http1(), Offer::Http1)
             }
             BackendProtocol::Negotiated => {
-                (self.stream().map(Kind::Http2).or_else(kept_http1), Offer::Requests)
+                (endpoint.stream().map(Kind::Http2).or_else(kept_http1), Offer::Requests)
             }
         };
         if let Some(kind) = kept {
             return Ok(Connection { kind, in_flight, reused: true });
         }
         // Boxed, since it is rare, and large as futures go: every request's would have room for it.
-        let kind = Box::pin(self.noting_failure(counters, self.connect(counters, offer))).await?;
+        let connecting = endpoint.noting_failure(counters, endpoint.connect(counters, offer));
+        let kind = Box::pin(connecting).await?;
         Ok(Connection { kind, in_flight, reused: false })
     }
 
-    /// A new connection, whatever the protocol is, for bytes that have passed so many listeners. It
-    /// has its place until it ends.
+    /// A new connection, whatever the protocol is, for a client's bytes that have passed so many
+    /// listeners. It has its place until it ends.
     pub(crate) async fn dedicated(
         self: &Rc<Self>,
         counters: &CoreCounters,
+        client: Ends,
         hops: &Hops,
         passed: Passed,
         channel: Channel,
@@ -297,7 +338,11 @@ impl Endpoint {
             let dial = self.begin_dial(counters)?;
             // Before the endpoint can have it.
             let hop = hops.note(L4Protocol::Tcp, dial.local()?, self.address, passed);
-            let socket = self.finish_dial(dial).await?;
+            let mut socket = self.finish_dial(dial).await?;
+            if let Clients::Each(clients) = &self.clients {
+                // Boxed: few connections need the room.
+                Box::pin(announce(&mut socket, &client.header(clients.version)?)).await?;
+            }
             let stream = match channel {
                 Channel::AsItCame => BackendStream::Plain(socket),
                 Channel::Secured => self.secure(socket, Offer::Nothing).await?,
@@ -321,7 +366,7 @@ impl Endpoint {
         connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())).inspect_err(|error| {
             counters.connect_failures.increment();
             self.failures.set((self.failures.get().0.wrapping_add(1), error.kind()));
-            self.failed.set(Some(clock::now()));
+            self.set_failed(Some(clock::now()));
             if let Some(health) = &self.health {
                 health.failed(Failure::Connect);
             }
@@ -338,6 +383,9 @@ impl Endpoint {
             first &= !needed;
             needed
         });
+        if let Clients::Each(clients) = &self.clients {
+            clients.sweep(limit);
+        }
     }
 
     /// The youngest of the kept connections that its backend has not closed.
@@ -349,8 +397,12 @@ impl Endpoint {
     }
 
     fn keep(&self, connection: Http1) {
+        let most = match &self.clients {
+            Clients::Any | Clients::Each(_) => self.settings.idle_connections,
+            Clients::One(_) => self.settings.idle_connections.min(KEPT),
+        };
         let mut idle = self.idle.borrow_mut();
-        if idle.len() < self.settings.idle_connections {
+        if idle.len() < most {
             idle.push(Idle { connection, since: clock::now() });
         }
     }
@@ -430,7 +482,13 @@ impl Endpoint {
 
     async fn dial(&self, counters: &CoreCounters, offer: Offer) -> io::Result<BackendStream> {
         self.may_send()?;
-        let socket = self.finish_dial(self.begin_dial(counters)?).await?;
+        let mut socket = self.finish_dial(self.begin_dial(counters)?).await?;
+        match &self.clients {
+            Clients::Any => {}
+            Clients::One(client) => announce(&mut socket, &client.header).await?,
+            // It would be for no client.
+            Clients::Each(_) => return Err(io::ErrorKind::InvalidInput.into()),
+        }
         self.secure(socket, offer).await
     }
 
@@ -467,9 +525,14 @@ impl Endpoint {
         let pause = (self.settings.vanished / (PROBES + 1)).max(Duration::from_secs(1));
         let probing = TcpKeepalive::new().with_time(pause).with_interval(pause).with_retries(PROBES);
         SockRef::from(&stream).set_tcp_keepalive(&probing)?;
-        self.failed.set(None);
+        self.set_failed(None);
         Ok(stream)
     }
+}
+
+/// Has a connection begin with the header. The socket's buffer is empty, and takes all of it.
+async fn announce(socket: &mut TcpStream, header: &[u8]) -> io::Result<()> {
+    socket.write_all(header).await
 }
 
 // === impl Connection ===
@@ -606,6 +669,9 @@ impl ResponseBody {
 impl InFlight {
     fn new(endpoint: &Rc<Endpoint>) -> Self {
         endpoint.in_flight.set(endpoint.in_flight.get() + 1);
+        if let Some(whole) = endpoint.clients.whole() {
+            whole.in_flight.set(whole.in_flight.get() + 1);
+        }
         Self(endpoint.clone())
     }
 }
@@ -613,5 +679,8 @@ impl InFlight {
 impl Drop for InFlight {
     fn drop(&mut self) {
         self.0.in_flight.set(self.0.in_flight.get() - 1);
+        if let Some(whole) = self.0.clients.whole() {
+            whole.in_flight.set(whole.in_flight.get() - 1);
+        }
     }
 }

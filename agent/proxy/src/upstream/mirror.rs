@@ -18,6 +18,7 @@ use crate::core::stats::Mirrored;
 use crate::core::window::Windows;
 use crate::upstream::attempt;
 use crate::upstream::discard::discard;
+use crate::upstream::endpoint::Downstream;
 use crate::upstream::pool::Pools;
 use crate::upstream::request::{Copies, CopyEnd, CopyWatch, Outgoing, Resend, Room, Upload};
 
@@ -59,6 +60,7 @@ impl Mirrors {
         pools: &Rc<Pools>,
         names: impl Iterator<Item = &'n BackendName>,
         client: Option<IpAddr>,
+        downstream: &Rc<Downstream>,
         outgoing: &mut Outgoing,
     ) {
         let mut copies = None;
@@ -76,7 +78,7 @@ impl Mirrors {
             let mut copy = Resend::of_head(outgoing).outgoing(upload);
             // Windows of the client's are for what it reads.
             copy.windows = Windows::http1();
-            spawn_local(slot.send(pools.clone(), client, copy, watch));
+            spawn_local(slot.send(pools.clone(), client, downstream.clone(), copy, watch));
         }
         if let Some(copies) = copies {
             outgoing.upload.copy_to(copies);
@@ -103,6 +105,7 @@ impl Slot {
         self,
         pools: Rc<Pools>,
         client: Option<IpAddr>,
+        downstream: Rc<Downstream>,
         copy: Box<Outgoing>,
         watch: Option<CopyWatch>,
     ) {
@@ -110,7 +113,7 @@ impl Slot {
         let outcome = tokio::select! {
             biased;
             outcome = given_up(watch.as_ref()) => outcome,
-            outcome = self.exchange(&pools, client, copy) => outcome,
+            outcome = self.exchange(&pools, client, &downstream, copy) => outcome,
         };
         counters.mirrored(outcome);
         if let Some(watch) = watch {
@@ -118,9 +121,15 @@ impl Slot {
         }
     }
 
-    async fn exchange(&self, pools: &Pools, client: Option<IpAddr>, copy: Box<Outgoing>) -> Mirrored {
+    async fn exchange(
+        &self,
+        pools: &Pools,
+        client: Option<IpAddr>,
+        downstream: &Downstream,
+        copy: Box<Outgoing>,
+    ) -> Mirrored {
         let windows = copy.windows.clone();
-        match attempt::send(pools, &self.name, client.into(), copy).await {
+        match attempt::send(pools, &self.name, client.into(), downstream, copy).await {
             Ok(response) => {
                 if response.status() != StatusCode::SWITCHING_PROTOCOLS {
                     discard(response.into_body(), &windows, RESPONSE).await;

@@ -151,14 +151,21 @@ impl Pools {
         backend: &Arc<Backend>,
         certificate: Option<&Certificate>,
     ) -> Rc<Pool> {
-        let Backend { name, protocol, encryption, connections, .. } = &**backend;
+        let Backend { name, protocol, encryption, connections, proxy_header, .. } = &**backend;
         // Connections, and sessions of TLS, are those of who was verified by the same terms, and
         // was shown the same certificate.
         let known = known.filter(|known| {
             let Backend { protocol: before, encryption: way, connections: terms, .. } = &*known.backend;
-            let had_terms = known.backend.resilience.is_some();
-            (before, way, terms, known.certificate.as_ref(), had_terms)
-                == (protocol, encryption, connections, certificate, backend.resilience.is_some())
+            let (header, had_terms) = (&known.backend.proxy_header, known.backend.resilience.is_some());
+            (before, way, terms, header, known.certificate.as_ref(), had_terms)
+                == (
+                    protocol,
+                    encryption,
+                    connections,
+                    proxy_header,
+                    certificate,
+                    backend.resilience.is_some(),
+                )
         });
         let security = match &known {
             Some(known) => known.security.clone(),
@@ -179,7 +186,7 @@ impl Pools {
             let state = states.as_mut().and_then(Iterator::next);
             match old.get(address) {
                 Some(stays) => Rc::clone(stays),
-                None => Endpoint::new(*address, *protocol, security.clone(), &settings, state),
+                None => Endpoint::new(*address, *protocol, security.clone(), *proxy_header, &settings, state),
             }
         });
         let endpoints = endpoints.collect();

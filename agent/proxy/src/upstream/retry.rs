@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use crate::upstream::attempt::{self, AttemptError, UpstreamResponse};
 use crate::upstream::balance::{Asked, Preference};
 use crate::upstream::discard::discard_rest;
-use crate::upstream::endpoint::{Endpoint, Freshness, Processed, SendFailure};
+use crate::upstream::endpoint::{Downstream, Endpoint, Freshness, Processed, SendFailure};
 use crate::upstream::pool::Pools;
 use crate::upstream::request::whole::WholeBody;
 use crate::upstream::request::{KeptBody, Outgoing, Resend, SharedFault, Upload};
@@ -49,6 +49,7 @@ pub(crate) async fn send(
     pools: &Pools,
     name: &BackendName,
     preference: Preference,
+    downstream: &Downstream,
     mut outgoing: Box<Outgoing>,
     retry: &Retry,
     limit: Option<Duration>,
@@ -67,7 +68,7 @@ pub(crate) async fn send(
         }
         // A body is the client's to send, and takes its time.
         let may_be_late = endpoint.health.is_some() && !matches!(outgoing.upload, Upload::Empty);
-        let sending = request.attempt(pools, &endpoint, outgoing);
+        let sending = request.attempt(pools, &endpoint, downstream, outgoing);
         let attempted = match deadline {
             None => sending.await,
             Some(deadline) => timeout_at(deadline, sending).await.unwrap_or_else(|_| Err(Missed::timeout())),
@@ -137,12 +138,13 @@ impl Repeatable {
         &self,
         pools: &Pools,
         endpoint: &Rc<Endpoint>,
+        downstream: &Downstream,
         mut outgoing: Box<Outgoing>,
     ) -> Result<UpstreamResponse, Missed> {
         let mut freshness = Freshness::Any;
         loop {
-            let connected = endpoint.connection(&pools.counters, freshness, &outgoing.parts).await;
-            let connection = connected.map_err(|error| Missed::connect(endpoint.address, error))?;
+            let connecting = endpoint.connection(&pools.counters, freshness, &outgoing.parts, downstream);
+            let connection = connecting.await.map_err(|error| Missed::connect(endpoint.address, error))?;
             let is_kept = connection.reused && freshness == Freshness::Any;
             attempt::adapt(&mut outgoing, &connection);
             let SendFailure { error, processed, again } = match connection.send(outgoing).await {

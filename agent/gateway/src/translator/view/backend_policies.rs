@@ -39,7 +39,7 @@ impl<'s> View<'s> {
 
     /// The fields without effect on the ports of a target that speak UDP.
     fn without_udp(self, declared: &Declared, target: &Target) -> Option<String> {
-        let fields = declared.terms.resilience.without_udp();
+        let fields = declared.terms.without_udp();
         let ports = self.objects.services.get(&target.object.name)?.spec.as_ref()?.ports.as_ref()?;
         let is_meant = |name: Option<&str>| target.section.as_deref().is_none_or(|it| Some(it) == name);
         let udp = ports.iter().filter(|port| port.protocol.as_deref() == Some(L4Protocol::Udp.as_str()));

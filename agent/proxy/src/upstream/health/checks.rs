@@ -130,8 +130,9 @@ impl Watch {
         let check = backend.resilience.as_ref()?.check.as_ref()?;
         let health = shared.of(&backend, generation)?;
         let is_same = |known: &Self| {
-            let Backend { protocol, encryption, .. } = &*known.backend;
-            (protocol, encryption, &*known.check) == (&backend.protocol, &backend.encryption, check)
+            let Backend { protocol, encryption, proxy_header, .. } = &*known.backend;
+            (protocol, encryption, proxy_header, &*known.check)
+                == (&backend.protocol, &backend.encryption, &backend.proxy_header, check)
         };
         let mut watch = match known.filter(is_same) {
             Some(known) => Self { backend: backend.clone(), ..known },

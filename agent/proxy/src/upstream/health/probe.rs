@@ -1,17 +1,19 @@
 //! One check of an endpoint. What it sends may be anything: no more is read than a bit, nothing is
 //! followed, and all of it has the check's time.
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use http::{HeaderMap, Request, Response, StatusCode, header};
-use portcullis_model::{Backend, BackendProtocol, HttpProbe, Probe};
+use portcullis_model::{Backend, BackendProtocol, HttpProbe, Probe, ProxyHeader};
 use prost::Message;
 use rustls::crypto::CryptoProvider;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::upstream::dial::Dial;
+use crate::upstream::proxy_header::own_header;
 use crate::upstream::stream::BackendStream;
 use crate::upstream::tls::{Offer, Security};
 
@@ -29,6 +31,8 @@ pub(super) struct Prober {
     /// Requests are HTTP/2.
     is_http2: bool,
     security: Security,
+    /// Before all else.
+    header: Option<ProxyHeader>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -60,13 +64,19 @@ impl Prober {
         let is_http2 = matches!(probe, Probe::Grpc { .. }) || backend.protocol == BackendProtocol::H2c;
         let protocol = if is_http2 { BackendProtocol::H2c } else { BackendProtocol::Http1 };
         let security = Security::new(&backend.encryption, protocol, None, provider);
-        Self { probe: probe.clone(), is_http2, security }
+        Self { probe: probe.clone(), is_http2, security, header: backend.proxy_header }
     }
 
     /// # Errors
     /// The endpoint's fault, in words.
     pub(super) async fn probe(&self, address: SocketAddr) -> Result<(), String> {
-        let dialing = async { Dial::begin(address)?.finish().await };
+        let dialing = async {
+            let mut socket = Dial::begin(address)?.finish().await?;
+            if let Some(version) = self.header {
+                socket.write_all(&own_header(version)?).await?;
+            }
+            io::Result::Ok(socket)
+        };
         let socket = dialing.await.map_err(|error| format!("it cannot be connected to: {error}"))?;
         if self.probe == Probe::Tcp {
             return Ok(());
