@@ -75,10 +75,14 @@ pub(crate) fn listeners(
                 addresses: vec![frontend.address],
                 served_by,
                 steered_by,
-                clients: terms.clients.as_ref().map(|rules| match is_named {
-                    true => named(),
-                    false => parts.clients(port, rules, &places),
-                }),
+                clients: match &terms.clients {
+                    Some(_) if is_named => Some(named()),
+                    Some(rules) => Some(parts.clients(port, rules, &places)),
+                    None => terms.listed.as_ref().and_then(|listed| {
+                        let why = "the kernel does not know whom proxies list";
+                        listed.rules().next().map(|_| Moment::Request.part(why))
+                    }),
+                },
                 budgets: (!terms.budgets.is_empty()).then(|| {
                     if is_named {
                         return named();
@@ -110,10 +114,12 @@ pub(crate) fn places(
         for listener in port.listeners.iter().filter(|it| *it.admission != Admission::default()) {
             let enforced = enforcement(frontend, &listener.hostname);
             let terms = &listener.admission;
-            let clients = terms.clients.as_ref().map(|rules| match of_port(port, rules) {
+            let of_connections = terms.clients.as_ref().map(|rules| match of_port(port, rules) {
                 OfPort::All if enforced.port_clients != EnforcedAt::Accept => &enforced.port_clients,
                 _ => &enforced.clients,
             });
+            let of_requests = terms.listed.iter().flat_map(|listed| listed.rules());
+            let clients = of_connections.or_else(|| of_requests.map(|_| &EnforcedAt::Accept).next());
             let budgets = (!terms.budgets.is_empty()).then_some(&enforced.budgets);
             for (kind, place) in [("clients", clients), ("budgets", budgets)] {
                 if let Some(place) = place {

@@ -15,7 +15,7 @@ use portcullis_model::{
 use serde_json::{Map, Value, json};
 
 use crate::served::ServedListener;
-use crate::text::{budget_text, policy_texts, proxies_text};
+use crate::text::{budget_text, listed_texts, policy_texts, proxies_text};
 
 /// The snapshot as YAML, without keys.
 pub fn dump(snapshot: &Snapshot) -> String {
@@ -194,6 +194,9 @@ fn dump_admission(admission: &Admission) -> Map<String, Value> {
     }
     if let Some(proxies) = &admission.proxies {
         value.insert("proxies".to_owned(), json!(proxies_text(proxies)));
+    }
+    if let Some(listed) = &admission.listed {
+        value.insert("requests".to_owned(), json!(listed_texts(listed)));
     }
     value
 }

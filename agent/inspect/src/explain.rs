@@ -237,12 +237,15 @@ impl Answer<'_> {
         for (what, text) in at.filter(|it| it.is_at(request.address())).flat_map(ServedListener::sentences) {
             self.line(what, &text);
         }
-        let Admission { budgets, clients, proxies } = &*listener.admission;
+        let Admission { budgets, clients, proxies, listed } = &*listener.admission;
         if let Some(clients) = clients {
             self.line("clients", &format!("{}; others are refused", text::clients_text(clients)));
         }
         if let Some(proxies) = proxies {
             self.line("proxies", &text::proxies_text(proxies));
+        }
+        for text in listed.iter().flat_map(|listed| text::listed_texts(listed)) {
+            self.line("requests", &text);
         }
         for budget in budgets {
             self.line("budget", &format!("{}; more are refused", text::budget_text(budget)));

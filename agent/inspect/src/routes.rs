@@ -6,7 +6,9 @@ use std::sync::Arc;
 use portcullis_model::{Admission, Entry, HostPattern, L4Protocol, L4Rule, Listener, PortKey, Snapshot};
 
 use crate::table::table;
-use crate::text::{action_text, budget_text, clients_of_level, l4_action_text, match_text, proxies_text};
+use crate::text::{
+    action_text, budget_text, clients_of_level, l4_action_text, listed_texts, match_text, proxies_text,
+};
 
 /// A row for each alternative, and after those one for each of the terms, aligned.
 pub fn routes(snapshot: &Snapshot) -> String {
@@ -42,14 +44,15 @@ pub fn routes(snapshot: &Snapshot) -> String {
 
 /// All of them hold, whichever object they come from.
 fn terms_of(port: PortKey, listener: &Listener) -> Vec<Vec<String>> {
-    let Admission { budgets, clients, proxies } = &*listener.admission;
+    let Admission { budgets, clients, proxies, listed } = &*listener.admission;
     let levels = clients.iter().flat_map(|clients| clients.levels());
     let levels = levels.map(|level| ("clients", clients_of_level(level)));
     let budgets = budgets.iter().map(|budget| ("budget", budget_text(budget)));
     let row =
         |(term, text): (&str, String)| vec![number(port), listener.id.to_string(), term.to_owned(), text];
     let proxies = proxies.iter().map(|proxies| ("proxies", proxies_text(proxies)));
-    levels.chain(budgets).chain(proxies).map(row).collect()
+    let listed = listed.iter().flat_map(|listed| listed_texts(listed)).map(|text| ("requests", text));
+    levels.chain(budgets).chain(proxies).chain(listed).map(row).collect()
 }
 
 fn row(port: PortKey, listener: &Listener, host: &HostPattern, entry: &Entry) -> Vec<String> {

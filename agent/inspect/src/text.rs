@@ -1,9 +1,10 @@
 //! Matches and actions of rules, and terms of listeners, in a line of text.
 
 use portcullis_model::{
-    Action, AddressRange, BackendTarget, Budget, ClientList, ClientRules, DirectResponse, L4Action, L4Rule,
-    L4Target, Level, OtherPeers, PolicyState, Protection, ProxyProtocol, Retry, RouteMatch, Rule,
-    SessionCarrier, SessionPersistence, Split, TrafficPolicy, ValueMatch, Weighted,
+    Action, AddressRange, BackendTarget, Budget, ClientList, ClientRules, DirectResponse, GatewayView,
+    L4Action, L4Rule, L4Target, Level, ListedClients, OtherPeers, PolicyState, Protection, ProxyProtocol,
+    Retry, RouteMatch, Rule, SessionCarrier, SessionPersistence, Split, TrafficPolicy, TrustedProxies,
+    ValueMatch, View, Weighted,
 };
 
 /// `GET PathPrefix /a, header x=1, query q~^a$`
@@ -142,6 +143,29 @@ pub(crate) fn proxies_text(proxies: &ProxyProtocol) -> String {
         OtherPeers::Refuse => "are refused",
     };
     format!("{} name clients by PROXY protocol; others {others}", levels.join(" and of "))
+}
+
+/// A line for each owner who has a say: `X-Forwarded-For of 10.0.0.0/8 is believed; clients none of
+/// 192.0.2.0/24`
+pub(crate) fn listed_texts(listed: &ListedClients) -> Vec<String> {
+    let text = |view: &View, of: &str| {
+        let believed = match &view.proxies {
+            TrustedProxies::Hops(0) => "no X-Forwarded-For is believed".to_owned(),
+            TrustedProxies::Hops(hops) => format!("X-Forwarded-For is believed, with trusted hops: {hops}"),
+            TrustedProxies::Ranges(ranges) => {
+                let ranges: Vec<_> = ranges.iter().map(ToString::to_string).collect();
+                format!("X-Forwarded-For of {} is believed", ranges.join(", "))
+            }
+        };
+        let clients = view.clients.as_ref().map(|clients| format!("; clients {}", clients_text(clients)));
+        format!("{of}{believed}{}", clients.unwrap_or_default())
+    };
+    let of_gateway = match &listed.of_gateway {
+        GatewayView::Shared => None,
+        GatewayView::AsStarted => Some("for policies of the Gateway: as the agent is started".to_owned()),
+        GatewayView::Own(view) => Some(text(view, "for policies of the Gateway: ")),
+    };
+    std::iter::once(text(&listed.of_listener, "")).chain(of_gateway).collect()
 }
 
 fn shares<B: Weighted>(split: &Split<B>, name: impl Fn(&B) -> String) -> String {

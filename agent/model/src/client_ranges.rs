@@ -2,6 +2,7 @@
 //! answer of many lists, here and in the kernel.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use crate::AddressRange;
 
@@ -12,6 +13,14 @@ pub struct ClientList {
     pub allow: Vec<AddressRange>,
     /// None of these, whatever else holds.
     pub deny: Vec<AddressRange>,
+}
+
+/// The addresses that may connect: those that each level permits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientRules {
+    levels: Vec<ClientList>,
+    /// The same.
+    ranges: Arc<ClientRanges>,
 }
 
 /// The answer to a client's address.
@@ -48,6 +57,28 @@ enum Listed {
 struct Listing {
     is_allowed: bool,
     is_denied: bool,
+}
+
+// === impl ClientRules ===
+
+impl ClientRules {
+    pub fn new(levels: Vec<ClientList>) -> Self {
+        let ranges = Arc::new(ClientRanges::of_levels(&levels));
+        Self { levels, ranges }
+    }
+
+    pub fn levels(&self) -> &[ClientList] {
+        &self.levels
+    }
+
+    pub fn ranges(&self) -> &Arc<ClientRanges> {
+        &self.ranges
+    }
+
+    /// The address is one of IPv4 or IPv6, not one mapped into the other.
+    pub fn access(&self, client: &IpAddr) -> Access {
+        self.ranges.access(client)
+    }
 }
 
 // === impl ClientRanges ===
@@ -194,5 +225,31 @@ mod tests {
         let texts = ["0.0.0.0/0", "10.0.0.0/8", "10.1.0.0/16", "10.1.1.1", "::/0", "fd00::/8", "fd00:1::/32"];
         prop::collection::vec(select(texts.to_vec()), 0..3)
             .prop_map(|texts| texts.into_iter().map(|text| text.parse().unwrap()).collect())
+    }
+
+    fn list(allow: &[&str], deny: &[&str]) -> ClientList {
+        let ranges = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect();
+        ClientList { allow: ranges(allow), deny: ranges(deny) }
+    }
+
+    #[test]
+    fn every_level_has_to_permit() {
+        let rules = ClientRules::new(vec![
+            list(&["10.0.0.0/8", "fd00::/8"], &["10.1.0.0/16"]),
+            list(&[], &["10.2.0.0/16"]),
+        ]);
+        for (client, expected) in [
+            ("10.0.0.1", Access::Permitted),
+            ("10.1.0.1", Access::Denied),
+            ("10.2.0.1", Access::Denied),
+            ("192.0.2.1", Access::Denied),
+            ("fd00::1", Access::Permitted),
+            ("2001:db8::1", Access::Denied),
+        ] {
+            assert_eq!(rules.access(&client.parse().unwrap()), expected, "{client}");
+        }
+        let open = ClientRules::new(Vec::new());
+        assert_eq!(open.access(&"192.0.2.1".parse().unwrap()), Access::Permitted);
+        assert_eq!(open.ranges().iter().len(), 2);
     }
 }

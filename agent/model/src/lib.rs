@@ -26,6 +26,7 @@ mod hostname;
 mod key_ring;
 mod key_set;
 mod l4;
+mod listed_clients;
 mod listener;
 mod name;
 mod parent_kind;
@@ -48,7 +49,7 @@ mod traffic_policy;
 mod unserved;
 
 pub use address_range::{AddressRange, AddressRangeSyntax};
-pub use admission::{Admission, Budget, BudgetOwner, ClientRules};
+pub use admission::{Admission, Budget, BudgetOwner};
 pub use authentication::{
     ApiKeys, Authentication, BasicPasswords, ClaimHeader, ClaimPath, CredentialForwarding, CredentialSource,
     Expiry, JwtProvider, RequiredClaim, Requirement,
@@ -61,7 +62,7 @@ pub use balancing::{Balancing, Distance, HashKey, Locality};
 pub use certificate::Certificate;
 pub use client_address::{ClientAddress, OtherPeers, Peer, ProxyProtocol};
 pub use client_keys::{ClientKeyError, ClientKeys};
-pub use client_ranges::{Access, ClientList, ClientRanges};
+pub use client_ranges::{Access, ClientList, ClientRanges, ClientRules};
 pub use compression::{Coding, Compression};
 pub use cors::{AllowedNames, AllowedOrigins, Cors, Credentials, OriginPattern};
 pub use external_auth::{AuthProtocol, ExternalAuth, FieldNames, HttpAuth};
@@ -73,6 +74,7 @@ pub use hostname::{HostMap, HostPattern, HostnameError};
 pub use key_ring::{KeyRing, RingKey};
 pub use key_set::{KeyKinds, KeySet, KeySetError};
 pub use l4::{L4Action, L4Backend, L4Rule, L4Target, ServerNames};
+pub use listed_clients::{Believer, GatewayView, ListedClients, TrustedProxies, View};
 pub use listener::{ClientCertificates, Listener, ListenerFilter, ListenerId, Serves, TlsTermination};
 pub use name::ObjectName;
 pub use parent_kind::ParentKind;

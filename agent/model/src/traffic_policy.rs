@@ -4,7 +4,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::{Authentication, ClientRules, Compression, ObjectName, RateLimit, Requirement};
+use crate::{Authentication, Believer, ClientRules, Compression, ObjectName, RateLimit, Requirement};
 
 /// The policies of a listener (its own, those of the object that defines it, and of the Gateway
 /// that it is merged into), or of a rule (its own, its route's, and those of the parent route).
@@ -12,6 +12,8 @@ use crate::{Authentication, ClientRules, Compression, ObjectName, RateLimit, Req
 pub struct TrafficPolicy {
     /// Those that protect, the widest first. Never empty.
     pub levels: Box<[Level]>,
+    /// So many of the levels, the first ones, are a Gateway's, at a listener that may be another's.
+    gateway_levels: usize,
     /// The length of a request's body: the smallest of all levels.
     pub most_body_bytes: Option<u64>,
     /// True if a level has rate limits.
@@ -68,8 +70,29 @@ impl TrafficPolicy {
         if levels.is_empty() {
             return None;
         }
-        let levels = levels.into();
-        Some(Arc::new(Self { levels, most_body_bytes, is_limiting, authentication, compression }))
+        let (levels, gateway_levels) = (levels.into(), 0);
+        Some(Arc::new(Self {
+            levels,
+            gateway_levels,
+            most_body_bytes,
+            is_limiting,
+            authentication,
+            compression,
+        }))
+    }
+
+    /// The same of a listener, with the level of the Gateway that it is merged into.
+    pub fn below(gateway: Option<Level>, levels: Vec<Level>) -> Option<Arc<Self>> {
+        let gateway_levels = usize::from(gateway.is_some());
+        let policy = Self::of(gateway.into_iter().chain(levels).collect())?;
+        Some(Arc::new(Self { gateway_levels, ..Arc::unwrap_or_clone(policy) }))
+    }
+
+    /// The levels, each with the owner whose view of the client it goes by.
+    pub fn believers(&self) -> impl DoubleEndedIterator<Item = (Believer, &Level)> {
+        let (of_gateway, others) = self.levels.split_at(self.gateway_levels);
+        let of_gateway = of_gateway.iter().map(|level| (Believer::Gateway, level));
+        of_gateway.chain(others.iter().map(|level| (Believer::Listener, level)))
     }
 }
 

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
-use portcullis_model::{FrontendKey, KeyRing, Snapshot, Unserved};
+use portcullis_model::{FrontendKey, KeyRing, Snapshot, TrustedProxies, Unserved};
 use rustix::net::SocketFlags;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot};
@@ -239,7 +239,7 @@ impl Core {
             listeners: listeners.clone(),
             counters: counters.clone(),
             access_log: access_log.clone(),
-            trusted_hops: settings.trusted_hops,
+            proxies: TrustedProxies::Hops(settings.trusted_hops),
             via: settings.via.as_deref().and_then(Via::named),
             looped: LogLimit::default(),
             sessions: http_sessions.clone(),

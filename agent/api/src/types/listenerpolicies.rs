@@ -15,6 +15,8 @@ use super::shared::{PolicyStatus, PolicyTargetReference};
 pub struct ListenerPolicySpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allow: Option<Vec<String>>,
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "clientAddress")]
+    pub client_address: Option<ListenerPolicyClientAddress>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connections: Option<ListenerPolicyConnections>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -23,6 +25,16 @@ pub struct ListenerPolicySpec {
     pub proxy_protocol: Option<ListenerPolicyProxyProtocol>,
     #[serde(rename = "targetRefs")]
     pub target_refs: Vec<PolicyTargetReference>,
+}
+
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
+pub struct ListenerPolicyClientAddress {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub others: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "trustedHops")]
+    pub trusted_hops: Option<i32>,
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "trustedProxies")]
+    pub trusted_proxies: Option<Vec<String>>,
 }
 
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]

@@ -37,7 +37,7 @@ fn rows() -> Vec<Row> {
     };
     vec![
         (
-            "needs one of connections, allow, deny and proxyProtocol",
+            "needs one of connections, allow, deny, proxyProtocol and clientAddress",
             with_terms(json!({"allow": []})),
             with_terms(json!({})),
         ),
@@ -77,6 +77,36 @@ fn rows() -> Vec<Row> {
             "spec.targetRefs[0].sectionName",
             with_targets(json!([https()])),
             with_targets(json!([target("Gateway", "web", Some("a b"))])),
+        ),
+        (
+            "needs one of trustedHops and trustedProxies",
+            with_terms(json!({"clientAddress": {"trustedHops": 0}})),
+            with_terms(json!({"clientAddress": {}})),
+        ),
+        (
+            "needs one of trustedHops and trustedProxies",
+            with_terms(json!({"clientAddress": {"trustedProxies": addresses(64)}})),
+            with_terms(json!({"clientAddress": {"trustedHops": 1, "trustedProxies": ["192.0.2.1"]}})),
+        ),
+        (
+            "others are told apart by trustedProxies",
+            with_terms(json!({"clientAddress": {"trustedProxies": ["192.0.2.1"], "others": "Refuse"}})),
+            with_terms(json!({"clientAddress": {"trustedHops": 1, "others": "Refuse"}})),
+        ),
+        (
+            "spec.clientAddress.trustedHops",
+            with_terms(json!({"clientAddress": {"trustedHops": 16}})),
+            with_terms(json!({"clientAddress": {"trustedHops": 17}})),
+        ),
+        (
+            "spec.clientAddress.trustedProxies",
+            with_terms(json!({"clientAddress": {"trustedProxies": ["fd00::/8"]}})),
+            with_terms(json!({"clientAddress": {"trustedProxies": addresses(65)}})),
+        ),
+        (
+            "spec.clientAddress.trustedProxies[0]",
+            with_terms(json!({"clientAddress": {"trustedProxies": ["192.0.2.0/24"]}})),
+            with_terms(json!({"clientAddress": {"trustedProxies": ["proxy.example"]}})),
         ),
         (
             "spec.connections.perSecond",

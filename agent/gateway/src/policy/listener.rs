@@ -8,13 +8,15 @@ use std::sync::Arc;
 
 use portcullis_api::Kind;
 use portcullis_api::types::listenerpolicies::{
-    ListenerPolicy, ListenerPolicyConnections, ListenerPolicyProxyProtocol,
+    ListenerPolicy, ListenerPolicyClientAddress, ListenerPolicyConnections, ListenerPolicyProxyProtocol,
 };
 use portcullis_model::{
-    AddressRange, Admission, Budget, BudgetOwner, ClientList, ClientRules, ObjectName, OtherPeers, ParentKind,
+    AddressRange, Admission, Budget, BudgetOwner, ClientList, ClientRules, ObjectName, OtherPeers,
+    ParentKind, TrustedProxies,
 };
 
 use super::declared::Target;
+use crate::protocol::Protocol;
 use crate::{Fault, Reason};
 
 /// The most that a list has. The schema says so, too; the kernel's maps have room for all lists
@@ -22,6 +24,8 @@ use crate::{Fault, Reason};
 const MOST_RANGES: usize = 128;
 /// New connections a second, and at once.
 const MOST_CONNECTIONS: i32 = 1_000_000;
+/// Proxies that a request may have passed.
+const MOST_HOPS: usize = 16;
 
 /// A ListenerPolicy as it was read.
 pub(crate) type Declared = super::declared::Declared<Terms>;
@@ -32,6 +36,24 @@ pub(crate) struct Terms {
     rate: Option<Rate>,
     clients: Option<ClientList>,
     proxies: Option<Proxies>,
+    listed: Option<Listed>,
+}
+
+/// A field that some listeners cannot heed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Unfit {
+    pub(crate) field: &'static str,
+    /// The reason, as words about the listener, and about the places where it is so.
+    pub(crate) listener: &'static str,
+    pub(crate) places: &'static str,
+}
+
+/// Proxies that list the clients of requests.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Listed {
+    pub(crate) by: TrustedProxies,
+    /// The peers that may connect, if others than the proxies may not.
+    pub(crate) only: Option<ClientList>,
 }
 
 /// Proxies that say who the client is.
@@ -62,9 +84,17 @@ impl Terms {
         let (allow, deny) = (list("allow", &spec.allow), list("deny", &spec.deny));
         let rate = spec.connections.as_ref().map(Rate::of).transpose();
         let proxies = spec.proxy_protocol.as_ref().map(Proxies::of).transpose();
-        let faults = [allow.clone().err(), deny.clone().err(), rate.clone().err(), proxies.clone().err()];
+        let listed = spec.client_address.as_ref().map(Listed::of).transpose();
+        let faults = [
+            allow.clone().err(),
+            deny.clone().err(),
+            rate.clone().err(),
+            proxies.clone().err(),
+            listed.clone().err(),
+        ];
         let texts: Vec<_> = faults.into_iter().flatten().collect();
-        let (Ok(allow), Ok(deny), Ok(rate), Ok(proxies)) = (allow, deny, rate, proxies) else {
+        let (Ok(allow), Ok(deny), Ok(rate), Ok(proxies), Ok(listed)) = (allow, deny, rate, proxies, listed)
+        else {
             let message = format!(
                 "{}; until that is right, no client is let in at what the policy is about",
                 texts.join("; ")
@@ -72,7 +102,7 @@ impl Terms {
             return Err(Fault::not_accepted(Reason::Invalid, message));
         };
         let is_any = allow.is_empty() && deny.is_empty();
-        Ok(Self { rate, clients: (!is_any).then_some(ClientList { allow, deny }), proxies })
+        Ok(Self { rate, clients: (!is_any).then_some(ClientList { allow, deny }), proxies, listed })
     }
 
     /// No client is let in.
@@ -87,12 +117,37 @@ impl Terms {
         Admission { clients, ..Admission::default() }
     }
 
+    /// True if no client is let in, whatever its address.
+    pub(crate) fn are_closed(&self) -> bool {
+        *self == Self::closed()
+    }
+
     pub(crate) fn clients(&self) -> Option<&ClientList> {
         self.clients.as_ref()
     }
 
     pub(crate) fn proxies(&self) -> Option<&Proxies> {
         self.proxies.as_ref()
+    }
+
+    pub(crate) fn listed(&self) -> Option<&Listed> {
+        self.listed.as_ref()
+    }
+
+    /// The fields that listeners of a protocol cannot heed.
+    pub(crate) fn unfit(&self, protocol: Protocol) -> impl Iterator<Item = Unfit> {
+        let proxies = self.proxies.as_ref().filter(|_| protocol == Protocol::Udp).map(|_| Unfit {
+            field: "proxyProtocol",
+            listener: "has protocol UDP, whose datagrams have no header of PROXY protocol",
+            places: "on UDP, whose datagrams have no header",
+        });
+        let is_http = matches!(protocol, Protocol::Http | Protocol::Https | Protocol::Unknown);
+        let listed = self.listed.as_ref().filter(|_| !is_http).map(|_| Unfit {
+            field: "clientAddress",
+            listener: "is none of HTTP or HTTPS, and nothing else has an X-Forwarded-For",
+            places: "where there are no requests of HTTP",
+        });
+        proxies.into_iter().chain(listed)
     }
 
     pub(crate) fn budget(&self, target: &Target) -> Option<Budget> {
@@ -123,24 +178,60 @@ impl Rate {
 
 impl Proxies {
     fn of(given: &ListenerPolicyProxyProtocol) -> Result<Self, String> {
-        let from = ranges("proxyProtocol.from", &given.from)?;
-        if from.is_empty() {
-            return Err("proxyProtocol.from is empty: name the proxies in front".to_owned());
-        }
-        if let Some(all) = from.iter().find(|range| range.bits().1 == 0) {
-            return Err(format!(
-                "proxyProtocol.from: {all} is every address, and any client could say that it is another: name the proxies \
-                 in front"
-            ));
-        }
-        let others = match given.others.as_deref() {
-            None | Some("Accept") => OtherPeers::Accept,
-            Some("Refuse") => OtherPeers::Refuse,
-            Some(other) => {
-                return Err(format!("proxyProtocol.others is {other:?}: write Accept or Refuse"));
+        let from = proxies("proxyProtocol.from", &given.from)?;
+        Ok(Self { from, others: others("proxyProtocol.others", given.others.as_deref())? })
+    }
+}
+
+impl Listed {
+    fn of(given: &ListenerPolicyClientAddress) -> Result<Self, String> {
+        let others = others("clientAddress.others", given.others.as_deref())?;
+        match (given.trusted_hops, &given.trusted_proxies) {
+            (Some(hops), None) => {
+                let few = usize::try_from(hops).ok().filter(|hops| *hops <= MOST_HOPS);
+                let hops = few
+                    .ok_or_else(|| format!("clientAddress.trustedHops is {hops}: write 0 to {MOST_HOPS}"))?;
+                match others {
+                    OtherPeers::Accept => Ok(Self { by: TrustedProxies::Hops(hops), only: None }),
+                    OtherPeers::Refuse => {
+                        Err("clientAddress.others is Refuse, and trustedHops do not say which \
+                                               peers are others: write trustedProxies"
+                            .to_owned())
+                    }
+                }
             }
-        };
-        Ok(Self { from, others })
+            (None, Some(texts)) => {
+                let ranges = proxies("clientAddress.trustedProxies", texts)?;
+                let only = ClientList { allow: ranges.clone(), deny: Vec::new() };
+                let only = (others == OtherPeers::Refuse).then_some(only);
+                Ok(Self { by: TrustedProxies::Ranges(ranges.into()), only })
+            }
+            (None, None) | (Some(_), Some(_)) => {
+                Err("clientAddress: write trustedHops or trustedProxies, and one of them".to_owned())
+            }
+        }
+    }
+}
+
+/// The addresses of proxies in front.
+fn proxies(field: &str, texts: &[String]) -> Result<Vec<AddressRange>, String> {
+    let all = ranges(field, texts)?;
+    if all.is_empty() {
+        return Err(format!("{field} is empty: name the proxies in front"));
+    }
+    match all.iter().find(|range| range.bits().1 == 0) {
+        Some(any) => Err(format!(
+            "{field}: {any} is every address, and any client could say that it is another: name the proxies in front"
+        )),
+        None => Ok(all),
+    }
+}
+
+fn others(field: &str, given: Option<&str>) -> Result<OtherPeers, String> {
+    match given {
+        None | Some("Accept") => Ok(OtherPeers::Accept),
+        Some("Refuse") => Ok(OtherPeers::Refuse),
+        Some(other) => Err(format!("{field} is {other:?}: write Accept or Refuse")),
     }
 }
 
@@ -212,6 +303,23 @@ mod tests {
             (
                 json!({"proxyProtocol": {"from": ["10.0.0.1"], "others": "Ask"}}),
                 "proxyProtocol.others is \"Ask\": write Accept or Refuse",
+            ),
+            (json!({"clientAddress": {}}), "clientAddress: write trustedHops or trustedProxies"),
+            (
+                json!({"clientAddress": {"trustedHops": 1, "trustedProxies": ["10.0.0.1"]}}),
+                "clientAddress: write trustedHops or trustedProxies, and one of them",
+            ),
+            (json!({"clientAddress": {"trustedHops": 17}}), "clientAddress.trustedHops is 17: write 0 to 16"),
+            (json!({"clientAddress": {"trustedHops": -1}}), "clientAddress.trustedHops is -1"),
+            (
+                json!({"clientAddress": {"trustedHops": 1, "others": "Refuse"}}),
+                "trustedHops do not say which peers are others",
+            ),
+            (json!({"clientAddress": {"trustedProxies": []}}), "clientAddress.trustedProxies is empty"),
+            (json!({"clientAddress": {"trustedProxies": ["0.0.0.0/0"]}}), "0.0.0.0/0 is every address"),
+            (
+                json!({"clientAddress": {"trustedProxies": ["10.0.0.1"], "others": "Ask"}}),
+                "clientAddress.others is \"Ask\": write Accept or Refuse",
             ),
             (json!({"connections": {"perSecond": 0}}), "connections.perSecond is 0: write 1 to 1000000"),
             (json!({"connections": {"perSecond": 1, "burst": -1}}), "connections.burst is -1"),

@@ -6,8 +6,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use portcullis_api::{Kind, Objects};
-use portcullis_model::{Admission, ClientRules, ObjectName, ParentKind, ProxyProtocol};
+use portcullis_api::{Kind, ObjectKey, Objects};
+use portcullis_model::{
+    Admission, ClientList, ClientRules, GatewayView, ListedClients, ObjectName, ParentKind, ProxyProtocol,
+    TrustedProxies, View,
+};
 
 use super::changes::ChangedObjects;
 use super::gateways::ChangedGateways;
@@ -18,18 +21,34 @@ use crate::feedback::Observations;
 use crate::listener::{ListenerKey, ParentKey};
 use crate::policy::declared::Target;
 use crate::policy::listener::{Terms, declared};
+use crate::protocol::Protocol;
 
 #[derive(Debug, Default)]
 pub(super) struct Admissions {
     policies: InForce<Terms>,
     /// The terms for all listeners of an object, if there are any.
-    of_parents: BTreeMap<ParentKey, Arc<Admission>>,
+    of_parents: BTreeMap<ParentKey, Composed>,
     /// The terms for listeners that are targets themselves.
-    of_listeners: BTreeMap<ListenerKey, Arc<Admission>>,
+    of_listeners: BTreeMap<ListenerKey, Composed>,
     /// True if there may be policies that cannot be read.
     are_unread: bool,
     /// The terms of all others.
-    none: Arc<Admission>,
+    none: Composed,
+}
+
+/// The terms of all levels. Where nothing lists clients, both are the same.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Composed {
+    /// Of listeners of HTTP and HTTPS.
+    of_requests: Arc<Admission>,
+    /// Of listeners whose bytes are forwarded as they are: no proxy can list a client there.
+    of_connections: Arc<Admission>,
+}
+
+/// The policies of all levels, the listener's own first, with the object whose owner wrote them.
+struct Levels<'t> {
+    terms: Vec<(&'t Target, &'t Terms)>,
+    gateway: ObjectKey,
 }
 
 #[derive(Debug, Default)]
@@ -52,24 +71,23 @@ pub(super) struct Changes<'c> {
 // === impl Admissions ===
 
 impl Admissions {
-    pub(super) fn of(&self, listener: &ListenerKey) -> &Arc<Admission> {
-        let own = self.of_listeners.get(listener).or_else(|| self.of_parents.get(&listener.0));
-        own.unwrap_or(&self.none)
-    }
-
-    /// The terms of a listener of UDP, whose clients no proxy can name: a policy on the very
-    /// listener that has them named closes it.
-    pub(super) fn of_datagrams(&self, listener: &ListenerKey) -> Arc<Admission> {
+    /// A policy on the very listener that wants what its protocol cannot give closes it.
+    pub(super) fn of(&self, listener: &ListenerKey, protocol: Protocol) -> Arc<Admission> {
         let (parent, name) = listener;
-        let target = Target { section: Some(name.clone()), ..whole(parent) };
-        let own = self.policies.terms(&target);
-        let admission = self.of(listener);
-        if own.is_some_and(|(_, terms)| terms.proxies().is_some()) {
-            Arc::new(Terms::without_clients())
-        } else if admission.proxies.is_some() {
-            Arc::new(Admission { proxies: None, ..(**admission).clone() })
-        } else {
-            admission.clone()
+        let composed = self.of_listeners.get(listener).or_else(|| self.of_parents.get(parent));
+        let Composed { of_requests, of_connections } = composed.unwrap_or(&self.none);
+        let own = Target { section: Some(name.clone()), ..whole(parent) };
+        let own = self.policies.terms(&own).map(|(_, terms)| terms);
+        match protocol {
+            Protocol::Http | Protocol::Https => of_requests.clone(),
+            _ if own.is_some_and(|terms| terms.unfit(protocol).next().is_some()) => {
+                Arc::new(Terms::without_clients())
+            }
+            // Datagrams have no header that could name a client.
+            Protocol::Udp if of_connections.proxies.is_some() => {
+                Arc::new(Admission { proxies: None, ..(**of_connections).clone() })
+            }
+            _ => of_connections.clone(),
         }
     }
 
@@ -141,30 +159,92 @@ impl Admissions {
         }
     }
 
-    /// The terms of all levels, from the listener's own on; `None` if there are none. Who the
-    /// client is, only the owner of the Gateway can say: its ports are others', too.
-    fn terms(&self, levels: &[Target], gateway: &ParentKey) -> Option<Admission> {
-        let unread = Terms::closed();
+    /// The terms of all levels, from the listener's own on; `None` if there are none.
+    fn terms(&self, levels: &[Target], gateway: &ParentKey) -> Option<Composed> {
         let of_level = |target| self.policies.terms(target).map(|(_, terms)| (target, terms));
-        let terms: Vec<_> = levels.iter().filter_map(of_level).collect();
-        let budgets = terms.iter().filter_map(|(target, terms)| terms.budget(target)).collect::<Vec<_>>();
-        let lists = terms.iter().filter_map(|(_, terms)| terms.clients());
-        let gateway = gateway.object();
-        let is_misplaced =
-            |target: &Target, terms: &Terms| terms.proxies().is_some() && target.object != gateway;
-        let closed = self.are_unread || terms.iter().any(|(target, terms)| is_misplaced(target, terms));
-        let unread = unread.clients().filter(|_| closed);
-        let lists: Vec<_> = lists.chain(unread).cloned().collect();
-        let proxies = terms.iter().filter(|(target, _)| target.object == gateway);
-        let proxies: Vec<_> = proxies.filter_map(|(_, terms)| terms.proxies()).collect();
-        let proxies = proxies.iter().map(|it| it.others).max().map(|others| {
-            let levels = proxies.iter().map(|it| it.from.clone()).collect();
-            Arc::new(ProxyProtocol { levels, others })
-        });
-        let clients = (!lists.is_empty()).then(|| Arc::new(ClientRules::new(lists)));
-        let admission = Admission { budgets, clients, proxies };
-        (admission != Admission::default()).then_some(admission)
+        let terms = levels.iter().filter_map(of_level).collect();
+        let unread = Terms::closed().clients().filter(|_| self.are_unread).cloned();
+        let composed = Levels { terms, gateway: gateway.object() }.compose(unread);
+        (composed != Composed::default()).then_some(composed)
     }
+}
+
+// === impl Levels ===
+
+impl Levels<'_> {
+    /// `unread` is the list of policies that cannot be read.
+    fn compose(&self, unread: Option<ClientList>) -> Composed {
+        let terms = || self.terms.iter();
+        let budgets: Vec<_> = terms().filter_map(|(target, terms)| terms.budget(target)).collect();
+        // Whose connection it is, only the owner of the Gateway can say: its ports are others',
+        // too.
+        let is_misplaced =
+            |(target, terms): &(&Target, &Terms)| terms.proxies().is_some() && !self.is_gateways(target);
+        let misplaced = Terms::closed().clients().filter(|_| terms().any(is_misplaced)).cloned();
+        let unread = unread.or(misplaced);
+        let all: Vec<_> =
+            terms().filter_map(|(_, terms)| terms.clients()).cloned().chain(unread.clone()).collect();
+        let proxies = self.proxies();
+        let of_connections = Arc::new(Admission {
+            budgets: budgets.clone(),
+            clients: rules(all).map(Arc::new),
+            proxies: proxies.clone(),
+            listed: None,
+        });
+        match self.listed() {
+            None => Composed { of_requests: of_connections.clone(), of_connections },
+            Some((listed, others)) => {
+                let clients = rules(others.into_iter().chain(unread).collect()).map(Arc::new);
+                let listed = Some(Arc::new(listed));
+                let of_requests = Arc::new(Admission { budgets, clients, proxies, listed });
+                Composed { of_requests, of_connections }
+            }
+        }
+    }
+
+    fn is_gateways(&self, target: &Target) -> bool {
+        target.object == self.gateway
+    }
+
+    fn proxies(&self) -> Option<Arc<ProxyProtocol>> {
+        let proxies = self.terms.iter().filter(|(target, _)| self.is_gateways(target));
+        let proxies: Vec<_> = proxies.filter_map(|(_, terms)| terms.proxies()).collect();
+        let others = proxies.iter().map(|it| it.others).max()?;
+        let levels = proxies.iter().map(|it| it.from.clone()).collect();
+        Some(Arc::new(ProxyProtocol { levels, others }))
+    }
+
+    /// The clients that proxies list, and the lists that are about the peers of connections all the
+    /// same; `None` if no level says which proxies are believed. The narrowest level's word counts,
+    /// and to the Gateway's owner their own: none of their lists is judged by what others believe.
+    fn listed(&self) -> Option<(ListedClients, Vec<ClientList>)> {
+        let said = || self.terms.iter().filter_map(|(target, terms)| Some((*target, &terms.listed()?.by)));
+        let (by, of_listener) = said().next()?;
+        let of_gateway = said().find(|(target, _)| self.is_gateways(target)).map(|(_, proxies)| proxies);
+        let (mut of_connections, mut gateways, mut listeners) = (Vec::new(), Vec::new(), Vec::new());
+        for (target, terms) in &self.terms {
+            let is_shared = !self.is_gateways(target) || self.is_gateways(by);
+            let (believed, lists) = match is_shared {
+                true => (Some(of_listener), &mut listeners),
+                false => (of_gateway, &mut gateways),
+            };
+            let is_listed = believed.is_some_and(|proxies| !proxies.are_none()) && !terms.are_closed();
+            let place = if is_listed { lists } else { &mut of_connections };
+            place.extend(terms.clients().cloned());
+            of_connections.extend(terms.listed().and_then(|listed| listed.only.clone()));
+        }
+        let view = |proxies: &TrustedProxies, lists| View { proxies: proxies.clone(), clients: rules(lists) };
+        let of_gateway = match of_gateway {
+            _ if self.is_gateways(by) => GatewayView::Shared,
+            None => GatewayView::AsStarted,
+            Some(proxies) => GatewayView::Own(view(proxies, gateways)),
+        };
+        Some((ListedClients { of_listener: view(of_listener, listeners), of_gateway }, of_connections))
+    }
+}
+
+fn rules(lists: Vec<ClientList>) -> Option<ClientRules> {
+    (!lists.is_empty()).then(|| ClientRules::new(lists))
 }
 
 /// The object as a target.
@@ -174,18 +254,18 @@ pub(super) fn whole(parent: &ParentKey) -> Target {
 
 /// Keeps what is there if it is the same, and shares what `other` is if that is.
 fn put<K: Ord + Clone>(
-    map: &mut BTreeMap<K, Arc<Admission>>,
+    map: &mut BTreeMap<K, Composed>,
     key: &K,
-    now: Option<Admission>,
-    other: Option<&Arc<Admission>>,
+    now: Option<Composed>,
+    other: Option<&Composed>,
 ) {
     let Some(now) = now else {
         map.remove(key);
         return;
     };
-    if map.get(key).is_none_or(|before| **before != now) {
-        let same = other.filter(|other| ***other == now).cloned();
-        map.insert(key.clone(), same.unwrap_or_else(|| Arc::new(now)));
+    if map.get(key).is_none_or(|before| *before != now) {
+        let same = other.filter(|other| **other == now).cloned();
+        map.insert(key.clone(), same.unwrap_or(now));
     }
 }
 

@@ -226,10 +226,7 @@ impl Sources<'_> {
             Protocol::Udp => Serves::Udp(tables.only_rule(key).clone()),
             Protocol::Unknown => return None,
         };
-        let admission = match listener.protocol {
-            Protocol::Udp => self.admissions.of_datagrams(key),
-            _ => self.admissions.of(key).clone(),
-        };
+        let admission = self.admissions.of(key, listener.protocol);
         let filters = self.filters.of(key).clone();
         let (hostname, policy) = (listener.hostname.clone(), self.traffic.of_listener(key, gateway));
         let model = Listener { id, hostname, serves, admission, filters, policy };

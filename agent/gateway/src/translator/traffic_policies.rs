@@ -133,14 +133,14 @@ impl TrafficPolicies {
         let object = holder.object();
         let gateway = ObjectKey { kind: Kind::Gateway, name: gateway.clone() };
         let section = Target { object: object.clone(), section: Some(name.clone()) };
-        let above = (gateway != object).then(|| Target::whole(gateway));
-        let mut levels: Vec<_> =
-            above.into_iter().chain([Target::whole(object), section]).filter_map(|it| self.at(&it)).collect();
+        let above = (gateway != object).then(|| self.at(&Target::whole(gateway))).flatten();
+        let own = [Target::whole(object), section];
+        let mut levels: Vec<_> = own.iter().filter_map(|it| self.at(it)).collect();
         if self.are_unread {
             let unknown = Terms::closed(&ObjectName::new("", "unknown"));
             levels.push(unknown.at(&Target::whole(holder.object())));
         }
-        TrafficPolicy::of(levels)
+        TrafficPolicy::below(above, levels)
     }
 
     /// The policy of a rule: its own level and those above it. `joined` are others that have become

@@ -441,8 +441,9 @@ fn listener_policy(namespace: &str, dice: &mut Dice) -> Value {
     let connections = dice.maybe(|dice| json!({"perSecond": dice.roll(3)}));
     let deny = dice.maybe(|dice| json!([dice.pick(&["10.0.0.0/8", "10.0.0.0/8", "10.0.0.0/33"])]));
     let proxies = dice.maybe(|dice| json!({"from": [dice.pick(&["10.0.0.1", "10.0.0.1", "::/0"])]}));
+    let address = dice.maybe(|dice| json!({"trustedHops": dice.pick(&[0, 1, 1, 17])}));
     let content = json!({"spec": {"targetRefs": targets, "connections": connections, "deny": deny,
-        "proxyProtocol": proxies}});
+        "proxyProtocol": proxies, "clientAddress": address}});
     manifest("portcullis.dev/v1alpha1", "ListenerPolicy", namespace, name, dice, content)
 }
 

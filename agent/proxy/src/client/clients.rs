@@ -4,7 +4,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use foldhash::fast::RandomState;
 use http::HeaderValue;
-use portcullis_model::{Limits, ObjectName, PortListeners};
+use portcullis_model::{Believer, Limits, ObjectName, PortListeners};
 
 use crate::client::client_identity::ClientIdentity;
 use crate::client::connection::{Charge, ClientTls, Version};
@@ -188,9 +188,15 @@ impl Client {
     }
 
     /// Lets a request in at a listener, or counts why not. Rules for addresses may have changed
-    /// since the connection began.
-    pub(crate) fn admit(&self, listener: &ListenerState) -> Result<(), NotAdmitted> {
+    /// since the connection began. `listed` is the client as proxies list it that an owner
+    /// believes; `None` if that cannot be told.
+    pub(crate) fn admit(
+        &self,
+        listener: &ListenerState,
+        listed: impl Fn(Believer) -> Option<IpAddr>,
+    ) -> Result<(), NotAdmitted> {
         listener.permit(self.peer.ip())?;
+        listener.permit_listed(self.peer.ip(), listed)?;
         if !listener.has_budgets() {
             return Ok(());
         }

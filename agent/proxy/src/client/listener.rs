@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use foldhash::fast::RandomState;
 use portcullis_model::{
-    Access, ClientCertificates, ClientRanges, KeyRing, Listener, ListenerId, Port, Serves, TlsOptions,
-    TlsTermination,
+    Access, Believer, ClientCertificates, ClientRanges, KeyRing, Listener, ListenerId, Port, Serves,
+    TlsOptions, TlsTermination,
 };
 use rustls::ServerConfig;
 
@@ -128,6 +128,25 @@ impl ListenerState {
                 Err(self.keep_out(NotAdmitted::Address, client, why))
             }
         }
+    }
+
+    /// True of requests of a peer whose client may send them, as the proxies list it that each
+    /// owner believes.
+    pub(crate) fn permit_listed(
+        &self,
+        peer: IpAddr,
+        client: impl Fn(Believer) -> Option<IpAddr>,
+    ) -> Result<(), NotAdmitted> {
+        let Some(listed) = &self.listener.admission.listed else { return Ok(()) };
+        for (believer, rules) in listed.rules() {
+            let client = client(believer).map(|client| client.to_canonical());
+            if client.is_none_or(|client| rules.access(&client) == Access::Denied) {
+                let why =
+                    format_args!("the addresses that its ListenerPolicies permit, as proxies list them");
+                return Err(self.keep_out(NotAdmitted::Address, client.unwrap_or(peer), why));
+            }
+        }
+        Ok(())
     }
 
     /// Takes a connection from each of the budgets that it has not been taken from.

@@ -32,7 +32,7 @@ use crate::http::change::Change;
 use crate::http::decide::{Decision, Guarded, Next, OwnAnswer, Step};
 use crate::http::plan::{Credentials, Passage};
 use crate::http::templates::Connected;
-use crate::http::{headers, loops, request_id};
+use crate::http::{headers, loops, request_id, sender};
 use crate::upstream::attempt::{self, AttemptError, UpstreamResponse};
 use crate::upstream::discard::discard_rest;
 use crate::upstream::endpoint::ResponseBody;
@@ -65,6 +65,8 @@ pub(crate) enum Refusal {
 /// A request as auth services get to see it.
 struct Question<'r> {
     client: &'r Client,
+    /// `None` if it cannot be told.
+    address: Option<IpAddr>,
     pools: &'r Pools,
     method: &'r Method,
     version: Version,
@@ -160,14 +162,14 @@ impl Authorizer {
                 let fields = &mut outgoing.parts.headers;
                 let known = unrouted.fields_mut();
                 // What the client claims must go before the service's word comes in its place.
-                let chain = headers::chain(fields, passage.trusted_hops, &client.address);
+                let chain = sender::chain(fields, passage.proxies, (client.peer.ip(), &client.address));
                 *known = headers::disbelieve(fields, *known, chain.as_ref());
                 granted.iter().flatten().for_each(|change| change.apply(fields));
                 let connected = Connected {
                     peer: client.peer,
                     address: &client.address,
                     server_name: client.server_name.as_deref(),
-                    trusted_hops: passage.trusted_hops,
+                    proxies: passage.proxies,
                     request_id: passage.request_id,
                 };
                 unrouted.route(client.limits(), connected, &outgoing.parts)
@@ -193,6 +195,7 @@ impl Authorizer {
             }
         };
         let passage = Passage { request_id: Some(request_id), ..passage };
+        let address = sender::client(&outgoing.parts.headers, passage.proxies, client.peer.ip());
         let mut fields = outgoing.parts.headers.clone();
         let signature = passage.edit_request(&mut fields, guarded.fields, client, &guarded.authority, None);
         let (mut credentials, mut granted, mut response) = (None, Vec::new(), Vec::new());
@@ -223,6 +226,7 @@ impl Authorizer {
             let query = uri.query().map_or_else(String::new, |query| format!("?{query}"));
             let question = Question {
                 client,
+                address,
                 pools: &pools,
                 method,
                 version: *version,
@@ -233,8 +237,7 @@ impl Authorizer {
                 signature: &signature,
                 body,
             };
-            let address = (passage.trusted_hops == 0).then(|| client.peer.ip());
-            let verdict = self.ask(auth, &question, address).await;
+            let verdict = self.ask(auth, &question).await;
             let Consent { request, response: of_response, query } =
                 self.consent(client, auth, verdict, deadline)?;
             request.iter().for_each(|change| change.apply(&mut fields));
@@ -284,7 +287,7 @@ impl Authorizer {
         }
     }
 
-    async fn ask(&self, auth: &ExternalAuth, question: &Question<'_>, address: Option<IpAddr>) -> Verdict {
+    async fn ask(&self, auth: &ExternalAuth, question: &Question<'_>) -> Verdict {
         let asking = async {
             match &auth.protocol {
                 AuthProtocol::Http(http) => {
@@ -292,7 +295,7 @@ impl Authorizer {
                         return Verdict::Failed("the path cannot be asked about");
                     };
                     let body = question.body.clone().unwrap_or_default();
-                    match self.send(auth, request, body, question, address).await {
+                    match self.send(auth, request, body, question).await {
                         Ok(response) => over_http::verdict(http, response),
                         Err(problem) => problem,
                     }
@@ -302,7 +305,7 @@ impl Authorizer {
                     let Some((request, body)) = asked else {
                         return Verdict::Failed("the request cannot be asked about");
                     };
-                    match self.send(auth, request, body, question, address).await {
+                    match self.send(auth, request, body, question).await {
                         Ok(response) => over_grpc::verdict(response, &question.client.windows).await,
                         Err(problem) => problem,
                     }
@@ -320,7 +323,6 @@ impl Authorizer {
         request: Request<()>,
         body: Bytes,
         question: &Question<'_>,
-        address: Option<IpAddr>,
     ) -> Result<UpstreamResponse, Verdict> {
         let attempt = async || {
             let upload = match body.is_empty() {
@@ -331,7 +333,7 @@ impl Authorizer {
             attempt::send(
                 question.pools,
                 &auth.backend,
-                address.into(),
+                question.address.into(),
                 &question.client.downstream,
                 outgoing,
             )

@@ -24,8 +24,9 @@ use crate::http::cors::{CrossOrigin, Preflight};
 use crate::http::edge::{self, Target};
 use crate::http::loops;
 use crate::http::plan::ForwardPlan;
-use crate::http::policy::{self, Judge, Refused, Sender};
+use crate::http::policy::{self, Judge, Refused};
 use crate::http::rate_limit::{Exhausted, RateLimits};
+use crate::http::sender::{Believed, Sender};
 use crate::http::session::Sessions;
 use crate::http::templates::{Connected, FilledTemplates};
 use crate::log::record::Destination;
@@ -72,7 +73,7 @@ pub(crate) struct Unrouted<'s> {
     target: Target<'static>,
     scheme: Scheme,
     port: u16,
-    sender: Sender,
+    sender: Sender<'static>,
     rates: Rc<RateLimits>,
     sessions: Option<Rc<Sessions>>,
 }
@@ -230,7 +231,8 @@ pub(crate) struct Arrival<'r> {
     pub pseudonym: &'r HeaderValue,
     /// `None` in tests: rules have no sessions then.
     pub sessions: Option<&'r Rc<Sessions>>,
-    pub judge: Judge<'r>,
+    pub rates: &'r Rc<RateLimits>,
+    /// With the proxies that are believed where policies of the listener do not say.
     pub connected: Connected<'r>,
 }
 
@@ -246,8 +248,10 @@ struct Circumstances<'r> {
 }
 
 impl<'r> Arrival<'r> {
-    fn at(self, port: u16) -> Circumstances<'r> {
-        let Self { limits, tls, sessions, judge, connected, .. } = self;
+    fn at(self, port: u16, believed: Believed<'r>, sender: Sender<'r>) -> Circumstances<'r> {
+        let Self { limits, tls, sessions, rates, connected, .. } = self;
+        let judge = Judge { sender, limits: rates };
+        let connected = Connected { proxies: believed.of_listener, ..connected };
         let scheme = if tls.is_some() { Scheme::Https } else { Scheme::Http };
         Circumstances { limits, scheme, port, sessions, judge, connected }
     }
@@ -274,11 +278,13 @@ impl From<Reason> for Decision<'_> {
     }
 }
 
-/// Decides by the listeners of the port; returns the listener that the request was for, too.
+/// Decides by the listeners of the port; returns the listener that the request was for, too. That
+/// has to `admit` its sender first.
 pub(crate) fn decide<'s>(
     arrival: Arrival<'_>,
     port: Option<&'s Port>,
     head: &impl Head,
+    admit: impl FnOnce(&'s Arc<Listener>, Sender<'_>) -> Result<(), Reason>,
 ) -> (Decision<'s>, Option<&'s Arc<Listener>>) {
     let target = match edge::admit(head, arrival.limits) {
         Ok(target) => target,
@@ -289,15 +295,20 @@ pub(crate) fn decide<'s>(
         Ok(found) => found,
         Err(reason) => return (reason.into(), None),
     };
+    let believed = Believed::of(listener.admission.listed.as_deref(), arrival.connected.proxies);
+    let sender = Sender::Listed { peer: arrival.connected.peer.ip(), believed };
+    if let Err(reason) = admit(listener, sender) {
+        return (reason.into(), Some(listener));
+    }
     if target.fields.has(KnownField::CdnLoop) && loops::is_loop(head.fields(), arrival.pseudonym) {
         return (Reason::Loop.into(), Some(listener));
     }
+    let circumstances = arrival.at(port.key.number, believed, sender);
     if let Some(policy) = &listener.policy
-        && let Err(refused) = policy::admit(policy, arrival.judge, head.fields())
+        && let Err(refused) = policy::admit(policy, circumstances.judge, head.fields())
     {
         return (refused.into(), Some(listener));
     }
-    let circumstances = arrival.at(port.key.number);
     let decision = if listener.filters.is_empty() {
         route(listener, routes, &target, circumstances, head)
     } else {

@@ -14,6 +14,7 @@ use crate::core::log_limit::LogLimit;
 use crate::core::reason::Reason;
 use crate::http::body::{Content, Deadline};
 use crate::http::plan::{ForwardPlan, Passage};
+use crate::http::sender;
 use crate::http::upgrade::{self, Over};
 use crate::http::websocket;
 use crate::upstream::attempt::{self, AttemptError, UpstreamResponse};
@@ -65,13 +66,13 @@ impl Forwarder {
         if let Some(target) = plan.target(parts) {
             parts.uri = target.into();
         }
+        // Before filters can change the fields that list it.
+        let address = sender::client(&parts.headers, passage.proxies, client.peer.ip());
         let upgrade = switch.as_ref().map(|switch| &switch.protocol);
         plan.edit_request(&mut parts.headers, client, passage, upgrade);
         outgoing.upload.keep_out(|| plan.edited_names());
         outgoing.upload_until = deadline.filter(|_| passage.call.is_some());
         outgoing.answer_until = deadline.and_then(|_| plan.deadline(None));
-        // The peer of a proxy that is believed is the proxy, for all of its clients.
-        let address = (passage.trusted_hops == 0).then(|| client.peer.ip());
         let session = plan.session.as_ref().and_then(|session| session.endpoint());
         let preference = Preference { client: address, session };
         let pools = self.pools.serving(passage.listener);

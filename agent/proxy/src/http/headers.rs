@@ -1,14 +1,16 @@
 //! Header fields on their way through: hop-by-hop fields go, the client's address comes, filters
 //! apply. Nothing here depends on the parser that the fields come from.
 
+use std::net::IpAddr;
+
 use http::Version;
 use http::header::{self, HeaderName, HeaderValue};
-use portcullis_model::HeaderEdit;
+use portcullis_model::{HeaderEdit, TrustedProxies};
 
 use crate::core::head::{FieldName, Fields, FieldsMut, KnownField, KnownFields};
 use crate::http::request_id::{self, X_REQUEST_ID};
+use crate::http::sender::{self, X_FORWARDED_FOR};
 
-const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 
@@ -25,7 +27,8 @@ static HOP_BY_HOP: [(KnownField, HeaderName); 8] = [
 
 /// The sender of a request, and the way it came.
 pub(crate) struct Forwarded<'r> {
-    /// The address that the client connected from.
+    /// The address that the client connected from, also as fields show it.
+    pub peer: IpAddr,
     pub address: &'r HeaderValue,
     pub scheme: &'static str,
     /// The host that the client asked for, with port.
@@ -139,9 +142,9 @@ pub(crate) fn forwarded(
     fields: &mut impl FieldsMut,
     found: KnownFields,
     client: &Forwarded<'_>,
-    trusted_hops: usize,
+    proxies: &TrustedProxies,
 ) {
-    let chain = chain(fields, trusted_hops, client.address);
+    let chain = sender::chain(fields, proxies, (client.peer, client.address));
     let given = if chain.is_some() { request_id::given(fields) } else { None };
     disbelieve(fields, found, chain.as_ref());
     if given.is_none() {
@@ -173,31 +176,6 @@ pub(crate) fn disbelieve(
         fields.remove_if(|name| name.known().is_some_and(|known| dropped.contains(&known)));
     }
     dropped.iter().fold(found, |found, field| found.without(*field))
-}
-
-/// The addresses that a request came from: as trusted proxies list them, each the one before it,
-/// then the one that connected to us. Any client can write what precedes them. `None` if they list
-/// nothing: then the request came past them.
-pub(crate) fn chain(fields: &impl Fields, trusted_hops: usize, address: &HeaderValue) -> Option<HeaderValue> {
-    if trusted_hops == 0 {
-        return None;
-    }
-    let listed = fields.get_all(&X_FORWARDED_FOR).collect::<Vec<_>>().join(&b',');
-    let addresses = listed.rsplit(|byte| *byte == b',').map(<[u8]>::trim_ascii).filter(|it| !it.is_empty());
-    let mut chain: Vec<_> = addresses.take(trusted_hops).collect();
-    if chain.is_empty() {
-        return None;
-    }
-    chain.reverse();
-    chain.push(address.as_bytes());
-    HeaderValue::from_bytes(&chain.join(&b", "[..])).ok()
-}
-
-/// The client as the first of the trusted proxies lists it; `None` if nothing is listed.
-pub(crate) fn listed_client(fields: &impl Fields, trusted_hops: usize) -> Option<Vec<u8>> {
-    let listed = fields.get_all(&X_FORWARDED_FOR).collect::<Vec<_>>().join(&b',');
-    let addresses = listed.rsplit(|byte| *byte == b',').map(<[u8]>::trim_ascii).filter(|it| !it.is_empty());
-    addresses.take(trusted_hops).last().map(<[u8]>::to_vec)
 }
 
 /// Applies a header filter.
@@ -283,10 +261,12 @@ mod tests {
         ];
         let (address, host) = (HeaderValue::from_static("2.2.2.2"), HeaderValue::from_static("a.com"));
         let id = HeaderValue::from_static("made");
-        let client = Forwarded { address: &address, scheme: "http", host: &host, request_id: Some(&id) };
+        let peer = "2.2.2.2".parse().unwrap();
+        let client =
+            Forwarded { peer, address: &address, scheme: "http", host: &host, request_id: Some(&id) };
         let mut fields = PlainFields::of(&sent);
         let found = KnownFields::of(&fields);
-        forwarded(&mut fields, found, &client, 0);
+        forwarded(&mut fields, found, &client, &TrustedProxies::Hops(0));
         let own = [
             ("x-request-id", "made"),
             ("x-forwarded-proto", "http"),
@@ -295,7 +275,7 @@ mod tests {
         ];
         assert_eq!(fields, PlainFields::of(&own));
         let mut fields = PlainFields::of(&sent);
-        forwarded(&mut fields, found, &client, 1);
+        forwarded(&mut fields, found, &client, &TrustedProxies::Hops(1));
         let kept = [
             ("x-forwarded-proto", "https"),
             ("x-forwarded-port", "1"),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use http::uri::PathAndQuery;
 use http::{HeaderName, HeaderValue, header};
-use portcullis_model::{BackendName, Filter, ListenerId, Rule, WeightedBackend};
+use portcullis_model::{BackendName, Filter, ListenerId, Rule, TrustedProxies, WeightedBackend};
 use tokio::time::Instant;
 
 use crate::client::clients::Client;
@@ -67,7 +67,7 @@ pub(crate) enum HostToSend {
 #[derive(Clone, Copy)]
 pub(crate) struct Passage<'r> {
     /// Proxies in front that are believed.
-    pub trusted_hops: usize,
+    pub proxies: &'r TrustedProxies,
     /// An element for `Via`.
     pub via: Option<&'r HeaderValue>,
     /// The id that the request has in the access log. `None`: it has none yet.
@@ -101,9 +101,10 @@ impl Passage<'_> {
         if let Some(protocol) = upgrade {
             headers::announce_upgrade(fields, protocol);
         }
-        let address = &client.address;
-        let forwarded = Forwarded { address, scheme: client.scheme(), host, request_id: self.request_id };
-        headers::forwarded(fields, known, &forwarded, self.trusted_hops);
+        let (peer, address) = (client.peer.ip(), &client.address);
+        let forwarded =
+            Forwarded { peer, address, scheme: client.scheme(), host, request_id: self.request_id };
+        headers::forwarded(fields, known, &forwarded, self.proxies);
         if let Some(identity) = &client.identity {
             identity.insert(fields);
         }

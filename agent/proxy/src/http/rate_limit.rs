@@ -17,7 +17,7 @@ use std::time::Instant;
 
 use http::header::{HeaderName, RETRY_AFTER};
 use http::{HeaderMap, HeaderValue};
-use portcullis_model::{Level, ObjectName, RateKey, RateLimit, TrafficPolicy};
+use portcullis_model::{Believer, Level, ObjectName, RateKey, RateLimit, TrafficPolicy};
 
 /// Limits from which on those are looked for that no policy needs.
 const MANY: usize = 64;
@@ -65,7 +65,9 @@ pub(crate) struct RateLimits {
     by_policy: RefCell<HashMap<usize, OfPolicy>>,
 }
 
-type OfPolicy = (Arc<TrafficPolicy>, Rc<[Arc<Limiter>]>);
+type OfPolicy = (Arc<TrafficPolicy>, Limits);
+/// Each with the owner whose view of the client it goes by.
+type Limits = Rc<[(Believer, Arc<Limiter>)]>;
 
 #[derive(Debug)]
 struct Limiter {
@@ -158,13 +160,14 @@ impl RateLimits {
     pub(crate) fn take(
         &self,
         policy: &Arc<TrafficPolicy>,
-        key: impl Fn(&RateKey) -> Vec<u8>,
+        key: impl Fn(Believer, &RateKey) -> Vec<u8>,
     ) -> Result<(), Exhausted> {
         let now = self.shared.now();
-        self.of(policy).iter().try_for_each(|limiter| limiter.take(now, &key))
+        let limits = self.of(policy);
+        limits.iter().try_for_each(|(believer, limiter)| limiter.take(now, |it| key(*believer, it)))
     }
 
-    fn of(&self, policy: &Arc<TrafficPolicy>) -> Rc<[Arc<Limiter>]> {
+    fn of(&self, policy: &Arc<TrafficPolicy>) -> Limits {
         let mut by_policy = self.by_policy.borrow_mut();
         if let Some((_, limiters)) = by_policy.get(&Arc::as_ptr(policy).addr()) {
             return limiters.clone();
@@ -172,9 +175,11 @@ impl RateLimits {
         if by_policy.len() >= MANY_POLICIES {
             by_policy.retain(|_, (policy, _)| Arc::strong_count(policy) > 1);
         }
-        let levels = policy.levels.iter().rev();
-        let limits = levels.flat_map(|level| level.protection.rate_limits.iter().map(move |it| (level, it)));
-        let limiters: Rc<[_]> = limits.map(|(level, limit)| self.shared.limiter(level, limit)).collect();
+        let limits = policy.believers().rev().flat_map(|(believer, level)| {
+            let limits = level.protection.rate_limits.iter();
+            limits.map(move |limit| (believer, self.shared.limiter(level, limit)))
+        });
+        let limiters: Limits = limits.collect();
         by_policy.insert(Arc::as_ptr(policy).addr(), (policy.clone(), limiters.clone()));
         limiters
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{HeaderValue, Method, StatusCode, Version, header};
-use portcullis_model::{Compression, ListenerId, ObjectName};
+use portcullis_model::{Believer, Compression, Listener, ListenerId, ObjectName, TrustedProxies};
 
 use crate::client::clients::Client;
 use crate::client::listener::{ListenerState, Listeners};
@@ -20,11 +20,11 @@ use crate::core::stats::{CoreCounters, NotAdmitted};
 use crate::http::answer::{self, Answer};
 use crate::http::decide::{self, Arrival, Decision, Given, OwnAnswer};
 use crate::http::grpc::Call;
-use crate::http::headers::{self, Via};
+use crate::http::headers::Via;
 use crate::http::plan::Passage;
-use crate::http::policy::{Judge, Sender};
 use crate::http::rate_limit::RateLimits;
 use crate::http::request_id;
+use crate::http::sender::{self, Believed, Sender};
 use crate::http::session::Sessions;
 use crate::http::templates::Connected;
 use crate::log::access_log::AccessLog;
@@ -35,7 +35,8 @@ pub(crate) struct Router {
     pub listeners: Rc<Listeners>,
     pub counters: Rc<CoreCounters>,
     pub access_log: Rc<AccessLog>,
-    pub trusted_hops: usize,
+    /// Proxies in front that are believed where no policy says which.
+    pub proxies: TrustedProxies,
     pub via: Option<Via>,
     pub looped: LogLimit,
     pub sessions: Rc<Sessions>,
@@ -91,38 +92,45 @@ impl Routed<'_> {
 impl Router {
     pub(crate) fn route<'s>(&self, current: &'s Current, client: &Client, head: &impl Head) -> Routed<'s> {
         let port = current.port(client.local).map(|port| &**port);
-        let logged = port.and_then(|port| {
-            let log = port.gateway.access_log?;
-            let chain = headers::chain(head.fields(), self.trusted_hops, &client.address);
-            let given = if chain.is_some() { request_id::given(head.fields()) } else { None };
-            let id = given.unwrap_or_else(request_id::make);
-            Some((Box::new(LoggedRequest::new(log, head, id, chain)), &port.gateway.name))
-        });
         let tls = client.tls.as_ref().map(|listener_state| &listener_state.listener);
         let arrival = Arrival {
             limits: client.limits(),
             tls,
             pseudonym: client.pseudonym(),
             sessions: Some(&self.sessions),
-            judge: Judge { sender: Sender::new(client.peer, self.trusted_hops), limits: &self.rate_limits },
+            rates: &self.rate_limits,
             connected: Connected {
                 peer: client.peer,
                 address: &client.address,
                 server_name: client.server_name.as_deref(),
-                trusted_hops: self.trusted_hops,
-                request_id: logged.as_ref().map(|(logged, _)| &logged.id),
+                proxies: &self.proxies,
+                request_id: None,
             },
         };
-        let (decision, listener) = decide::decide(arrival, port, head);
-        let listener = listener.map(|listener| self.listeners.get(listener));
-        let admitted = listener.as_ref().map_or(Ok(()), |listener| client.admit(listener));
-        let decision = match admitted {
-            Ok(()) => decision,
-            Err(NotAdmitted::Address) => Reason::ClientAddress.into(),
-            Err(NotAdmitted::Connections | NotAdmitted::Handshakes | NotAdmitted::ProxyHeader) => {
-                Reason::NewConnections.into()
-            }
+        let mut listener = None;
+        let admit = |asked: &Arc<Listener>, sender: Sender<'_>| {
+            let asked = listener.insert(self.listeners.get(asked));
+            let admitted = client.admit(asked, |believer| sender.address(believer, head.fields()));
+            admitted.map_err(|kept_out| match kept_out {
+                NotAdmitted::Address => Reason::ClientAddress,
+                NotAdmitted::Connections | NotAdmitted::Handshakes | NotAdmitted::ProxyHeader => {
+                    Reason::NewConnections
+                }
+            })
         };
+        let (decision, _) = decide::decide(arrival, port, head, admit);
+        let logged = port.and_then(|port| {
+            let log = port.gateway.access_log?;
+            let believed = self.believed(listener.as_deref());
+            let peer = (client.peer.ip(), &client.address);
+            let chain = |believer| sender::chain(head.fields(), believed.by(believer), peer);
+            let id = decision.filled().map(|filled| filled.request_id.clone());
+            let given = || chain(Believer::Listener).and_then(|_| request_id::given(head.fields()));
+            let id = id.or_else(given).unwrap_or_else(request_id::make);
+            // Whom others believe is no matter of the Gateway's log.
+            let logged = LoggedRequest::new(log, head, id, chain(Believer::Gateway));
+            Some((Box::new(logged), &port.gateway.name))
+        });
         let method = head.method().clone();
         // gRPC is POST: others need no look at their fields.
         let grpc = if method == Method::POST { answer::grpc_type(head.fields()) } else { None };
@@ -133,10 +141,15 @@ impl Router {
         Routed { decision, listener, version: head.version(), method, grpc, logged }
     }
 
+    fn believed<'r>(&'r self, listener: Option<&'r ListenerState>) -> Believed<'r> {
+        let listed = listener.and_then(|state| state.listener.admission.listed.as_deref());
+        Believed::of(listed, &self.proxies)
+    }
+
     /// Requests that are not logged get their id when they are sent on.
     pub(crate) fn passage<'r>(&'r self, request: &'r Routed<'_>) -> Passage<'r> {
         Passage {
-            trusted_hops: self.trusted_hops,
+            proxies: self.believed(request.listener.as_deref()).of_listener,
             via: self.via.as_ref().map(|via| via.received_by(request.version)),
             request_id: match request.decision.filled() {
                 Some(filled) => Some(&filled.request_id),

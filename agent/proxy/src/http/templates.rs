@@ -3,17 +3,17 @@
 //! on the parser that the head comes from.
 
 use std::borrow::Cow;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use http::{HeaderName, HeaderValue, Version};
 use portcullis_model::{
-    Filter, HeaderEdit, HeaderTemplates, Limits, Listener, RuleId, Scheme, Template, Variable,
+    Filter, HeaderEdit, HeaderTemplates, Limits, Listener, RuleId, Scheme, Template, TrustedProxies, Variable,
 };
 
 use crate::core::head::{FieldsMut, Head};
 use crate::core::reason::Reason;
 use crate::http::edge::Target;
-use crate::http::{headers, request_id};
+use crate::http::{headers, request_id, sender};
 
 /// The connection of a request, as templates show it.
 #[derive(Clone, Copy)]
@@ -24,7 +24,7 @@ pub(crate) struct Connected<'r> {
     /// Of its ClientHello.
     pub server_name: Option<&'r str>,
     /// Proxies in front that are believed.
-    pub trusted_hops: usize,
+    pub proxies: &'r TrustedProxies,
     /// The id that the request has in the access log. `None`: it has none yet.
     pub request_id: Option<&'r HeaderValue>,
 }
@@ -86,15 +86,16 @@ impl FilledTemplates {
         (listener, rule): (&Listener, &RuleId),
         limits: &Limits,
     ) -> Result<Box<Self>, Reason> {
-        let chain = headers::chain(head.fields(), connected.trusted_hops, connected.address);
+        let peer = (connected.peer.ip(), connected.address);
+        let chain = sender::chain(head.fields(), connected.proxies, peer);
         let given = chain.as_ref().and_then(|_| request_id::given(head.fields()));
         let request_id = connected.request_id.cloned().or(given).unwrap_or_else(request_id::make);
-        let first = chain.as_ref().and_then(first_address);
+        let first = chain.as_ref().and_then(sender::first);
         let values = Values {
             port: if first.is_none() { connected.peer.port().to_string() } else { String::new() },
             address: first.map_or_else(
                 || Cow::Borrowed(connected.address.to_str().unwrap_or_default()),
-                |address| Cow::Owned(address.to_canonical().to_string()),
+                |address| Cow::Owned(address.to_string()),
             ),
             server_name: safe(connected.server_name.unwrap_or_default()),
             request_id: request_id.to_str().unwrap_or_default(),
@@ -144,15 +145,6 @@ impl<'f> Edits<'f> {
     pub(crate) fn next(&mut self) -> Option<&'f HeaderEdit> {
         self.0.next()
     }
-}
-
-/// The client's address as the first trusted proxy reports it.
-fn first_address(chain: &HeaderValue) -> Option<IpAddr> {
-    let first = chain.to_str().ok()?.split(',').next()?.trim();
-    let bare = first.strip_prefix('[').and_then(|literal| literal.split_once(']')).map(|(bare, _)| bare);
-    let parsed = bare.unwrap_or(first).parse().ok();
-    // Some proxies add the port.
-    parsed.or_else(|| first.parse::<SocketAddr>().ok().map(|address| address.ip()))
 }
 
 /// With what no URI may have in percent-encoding: quotes, spaces, control characters, and all that
@@ -217,20 +209,6 @@ mod tests {
             ("é\0", "%C3%A9%00"),
         ] {
             assert_eq!(safe(text), expected);
-        }
-    }
-
-    #[test]
-    fn the_first_trusted_proxy_names_the_client() {
-        for (chain, expected) in [
-            ("192.0.2.1, 10.0.0.1", Some("192.0.2.1")),
-            ("192.0.2.1:4711, 10.0.0.1", Some("192.0.2.1")),
-            ("[2001:db8::1]:4711, 10.0.0.1", Some("2001:db8::1")),
-            ("2001:db8::1, 10.0.0.1", Some("2001:db8::1")),
-            ("unknown, 10.0.0.1", None),
-        ] {
-            let address = first_address(&HeaderValue::from_static(chain));
-            assert_eq!(address.map(|address| address.to_string()).as_deref(), expected, "{chain}");
         }
     }
 }

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use portcullis_model::{
-    Backend, BackendProtocol, Certificate, Encryption, FrontendKey, Gateway, HostPattern, Limits, Listener,
-    ListenerFilter, ListenerId, ObjectName, ParentKind, Port, PortKey, PortListeners, Serves, Snapshot,
-    TlsTermination, TrafficPolicy, Unserved,
+    Admission, Backend, BackendProtocol, Certificate, Encryption, FrontendKey, Gateway, HostPattern, Limits,
+    Listener, ListenerFilter, ListenerId, ObjectName, ParentKind, Port, PortKey, PortListeners, Serves,
+    Snapshot, TlsTermination, TrafficPolicy, Unserved,
 };
 use portcullis_proxy::{Proxy, Settings, SocketMode};
 
@@ -33,6 +33,8 @@ pub struct World {
     pub filters: Vec<ListenerFilter>,
     /// Of every listener.
     pub policy: Option<Arc<TrafficPolicy>>,
+    /// The same.
+    pub admission: Arc<Admission>,
     generation: u64,
 }
 
@@ -67,6 +69,7 @@ impl World {
             client_certificates: BTreeMap::new(),
             filters: Vec::new(),
             policy: None,
+            admission: Arc::default(),
             generation: 0,
         }
     }
@@ -127,7 +130,7 @@ impl World {
         let ports = [(self.plain, plain, false, 80), (self.tls, tls, true, 443)];
         for (address, gateway, tls, number) in ports {
             let specs = self.listeners.iter().filter(|spec| spec.certificates.is_some() == tls);
-            if let Some(listeners) = listeners(specs, &self.filters, self.policy.as_ref()) {
+            if let Some(listeners) = self.listeners(specs) {
                 let gateway = Arc::new(gateway.clone());
                 let port = Port::new(gateway, PortKey::tcp(number), listeners);
                 snapshot.frontends.insert(FrontendKey::tcp(address), Arc::new(port));
@@ -140,6 +143,17 @@ impl World {
         snapshot
     }
 
+    fn listeners<'s>(&self, specs: impl Iterator<Item = &'s ListenerSpec>) -> Option<PortListeners> {
+        let common = |spec| {
+            let (filters, policy) = (self.filters.as_slice().into(), self.policy.clone());
+            Listener { filters, policy, admission: self.admission.clone(), ..listener(spec) }
+        };
+        let mut listeners = specs.map(|spec| Arc::new(common(spec)));
+        let mut port = PortListeners::of(listeners.next()?);
+        listeners.for_each(|listener| port.add(listener).unwrap());
+        Some(port)
+    }
+
     pub fn address(&self, via: Via) -> SocketAddr {
         if via == Via::Http1 || via == Via::H2c { self.plain } else { self.tls }
     }
@@ -147,18 +161,6 @@ impl World {
     pub async fn send(&self, via: Via, request: &str) -> Reply {
         Client::connect(via, self.address(via), host_of(request)).await.send(request).await
     }
-}
-
-fn listeners<'s>(
-    specs: impl Iterator<Item = &'s ListenerSpec>,
-    filters: &[ListenerFilter],
-    policy: Option<&Arc<TrafficPolicy>>,
-) -> Option<PortListeners> {
-    let filtered = |spec| Listener { filters: filters.into(), policy: policy.cloned(), ..listener(spec) };
-    let mut listeners = specs.map(|spec| Arc::new(filtered(spec)));
-    let mut port = PortListeners::of(listeners.next()?);
-    listeners.for_each(|listener| port.add(listener).unwrap());
-    Some(port)
 }
 
 fn listener(spec: &ListenerSpec) -> Listener {

@@ -1,13 +1,15 @@
 //! Statuses of ListenerPolicies, and what the statuses of their targets say of them.
 
+use std::collections::BTreeMap;
+
 use portcullis_api::Kind;
 use portcullis_model::{ObjectName, ParentKind};
 
 use super::View;
 use crate::conditions::Affected;
-use crate::listener::{ListenerKey, ParentKey};
+use crate::listener::{Listener, ListenerKey, ParentKey};
 use crate::policy::declared::Target;
-use crate::protocol::Protocol;
+use crate::policy::listener::{Terms, Unfit};
 use crate::status::{Effect, Status};
 use crate::translator::admissions::whole;
 use crate::{ConditionType, Fault, Reason};
@@ -18,53 +20,50 @@ use crate::{ConditionType, Fault, Reason};
 const ENFORCED: &str = "enforced by every agent, in user space at the latest: clients and connections at accept, else after the \
     ClientHello or at the request, datagrams as they come; kernel programs of a node may refuse them earlier";
 
-impl View<'_> {
+impl<'s> View<'s> {
     /// `None` if all targets are other controllers'.
     pub(super) fn listener_policy_status(self, name: &ObjectName) -> Option<Status> {
         let policies = self.admissions.policies();
-        let proxies = policies.get(name).and_then(|policy| policy.terms.proxies());
+        let terms = policies.get(name).map(|policy| &policy.terms);
         self.targeted_status(Kind::ListenerPolicy, name, policies, |target| {
-            if let Some(fault) = proxies.and_then(|_| self.proxies_fault(target)) {
+            if let Some(fault) = terms.and_then(|terms| self.unfit_target(target, terms)) {
                 return Effect::Unfit(fault);
             }
             if !self.is_any_served(target) {
                 return Effect::nothing("listener of the target");
             }
-            match proxies.and_then(|_| self.datagrams_of(target)) {
+            match terms.and_then(|terms| self.without_effect(target, terms)) {
                 Some(without) => Effect::Partly { places: ENFORCED, without },
                 None => Effect::Enforced(ENFORCED),
             }
         })
     }
 
-    /// The reason why no proxies can name the clients of a target.
-    fn proxies_fault(self, target: &Target) -> Option<Fault> {
+    /// The reason why a policy cannot hold at a target.
+    fn unfit_target(self, target: &Target, terms: &Terms) -> Option<Fault> {
         let parent = ParentKey::of(&target.object)?;
         let gateway = self.hierarchy.gateway_of(&parent)?;
         let invalid = |why: String| {
             let closed = "until that is right, no client is let in at what the policy is about";
-            Some(Fault::not_accepted(Reason::Invalid, format!("proxyProtocol: {why}; {closed}")))
+            Some(Fault::not_accepted(Reason::Invalid, format!("{why}; {closed}")))
         };
-        if parent.kind != ParentKind::Gateway || parent.name != *gateway {
+        let is_own = parent.kind == ParentKind::Gateway && parent.name == *gateway;
+        if terms.proxies().is_some() && !is_own {
             return invalid(format!(
-                "{} shares the ports of a Gateway, whose owner alone can say which proxies are in front of them",
+                "proxyProtocol: {} shares the ports of a Gateway, whose owner alone can say which proxies are in front of \
+                 them",
                 target.object
             ));
         }
-        let declared = self.listeners.get(&parent).into_iter().flat_map(|it| &it.listeners);
-        let covered = declared.filter(|it| target.section.as_ref().is_none_or(|name| it.name == *name));
-        for listener in covered {
-            if target.section.is_some() && listener.protocol == Protocol::Udp {
-                return invalid(format!(
-                    "listener {} has protocol UDP, whose datagrams have no header of PROXY protocol: name another \
-                     listener",
-                    listener.name
-                ));
+        for listener in self.covered_by(target) {
+            let mut unfit = terms.unfit(listener.protocol).filter(|_| target.section.is_some());
+            if let Some(Unfit { field, listener: why, .. }) = unfit.next() {
+                return invalid(format!("{field}: listener {} {why}: name another listener", listener.name));
             }
-            if self.ports.is_disputed(gateway, listener.port) {
+            if terms.proxies().is_some() && self.ports.is_disputed(gateway, listener.port) {
                 return invalid(format!(
-                    "the listeners of port {} do not agree on it: give all that the Gateway defines there the same, or \
-                     the Gateway as a whole",
+                    "proxyProtocol: the listeners of port {} do not agree on it: give all that the Gateway defines there \
+                     the same, or the Gateway as a whole",
                     listener.port.number
                 ));
             }
@@ -72,18 +71,26 @@ impl View<'_> {
         None
     }
 
-    /// The listeners of a target whose clients no proxy can name.
-    fn datagrams_of(self, target: &Target) -> Option<String> {
-        let parent = ParentKey::of(&target.object).filter(|_| target.section.is_none())?;
-        let declared = self.listeners.get(&parent).into_iter().flat_map(|it| &it.listeners);
-        let of_udp = declared.filter(|listener| listener.protocol == Protocol::Udp);
-        let names: Vec<_> = of_udp.map(|listener| &*listener.name).collect();
-        let names = names.join(", ");
-        (!names.is_empty()).then(|| {
-            format!(
-                "proxyProtocol is without effect on UDP, whose datagrams have no header: listeners {names}"
-            )
-        })
+    /// The fields that some listeners of a whole target cannot heed, with their names.
+    fn without_effect(self, target: &Target, terms: &Terms) -> Option<String> {
+        let mut names = BTreeMap::<_, Vec<&str>>::new();
+        for listener in self.covered_by(target).filter(|_| target.section.is_none()) {
+            for unfit in terms.unfit(listener.protocol) {
+                names.entry(unfit).or_default().push(&listener.name);
+            }
+        }
+        let texts = names.into_iter().map(|(Unfit { field, places, .. }, names)| {
+            format!("{field} is without effect {places}: listeners {}", names.join(", "))
+        });
+        let texts: Vec<_> = texts.collect();
+        (!texts.is_empty()).then(|| texts.join("; "))
+    }
+
+    /// The listeners of a target's own definition.
+    fn covered_by(self, target: &Target) -> impl Iterator<Item = &'s Listener> {
+        let declared = ParentKey::of(&target.object).and_then(|parent| self.listeners.get(&parent));
+        let declared = declared.into_iter().flat_map(|it| &it.listeners);
+        declared.filter(|it| target.section.as_ref().is_none_or(|name| it.name == *name))
     }
 
     /// The policies that hold for all listeners of an object, as its owner may read it.

@@ -106,10 +106,19 @@ fn check(names: &FieldNames, question: &Question<'_>) -> CheckRequest {
     let request = ext_authz::Request { time: Some(time), http: Some(http) };
     CheckRequest {
         attributes: Some(AttributeContext {
-            source: Some(peer(client.peer)),
+            source: Some(peer(source(question))),
             destination: Some(peer(client.local)),
             request: Some(request),
         }),
+    }
+}
+
+/// The client; with port 0 where proxies list its address, as Envoy has it.
+fn source(question: &Question<'_>) -> SocketAddr {
+    let peer = question.client.peer;
+    match question.address {
+        Some(address) if address.to_canonical() != peer.ip().to_canonical() => (address, 0).into(),
+        Some(_) | None => peer,
     }
 }
 

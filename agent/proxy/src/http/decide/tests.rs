@@ -6,7 +6,7 @@ use http::Method;
 use portcullis_model::{
     BackendName, Entry, Gateway, HostPattern, ListenerId, ObjectName, ParentKind, PathMatch, PathRewrite,
     PathTable, PortKey, PortListeners, Precedence, Redirect, Rewrite, RouteMatch, RouteOrigin, RuleId,
-    Serves, Split, Timeouts, TlsTermination, ValueMatch,
+    Serves, Split, Timeouts, TlsTermination, TrustedProxies, ValueMatch,
 };
 
 use super::*;
@@ -71,17 +71,17 @@ fn shown(port: &Port, tls: Option<&Arc<Listener>>, head: &PlainHead) -> String {
     let limits = Limits::default();
     let pseudonym = HeaderValue::from_static("portcullis-1");
     let rates = Rc::new(RateLimits::new(SharedRateLimits::default()));
-    let judge = Judge { sender: Sender::Known(None), limits: &rates };
     let address = HeaderValue::from_static("192.0.2.1");
     let connected = Connected {
         peer: "192.0.2.1:4711".parse().unwrap(),
         address: &address,
         server_name: Some("a.com"),
-        trusted_hops: 0,
+        proxies: &TrustedProxies::Hops(0),
         request_id: None,
     };
-    let arrival = Arrival { limits: &limits, tls, pseudonym: &pseudonym, sessions: None, judge, connected };
-    let (decision, listener) = decide(arrival, Some(port), head);
+    let rates = &rates;
+    let arrival = Arrival { limits: &limits, tls, pseudonym: &pseudonym, sessions: None, rates, connected };
+    let (decision, listener) = decide(arrival, Some(port), head, |_, _| Ok(()));
     let decision = match decision {
         Decision::Forward(plan) => {
             let (authority, path) = (plan.authority, plan.path);
