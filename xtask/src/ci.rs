@@ -47,6 +47,7 @@ const STEPS: &[Step] = &[
     Step { name: "test", run: tests::run, fatal: false },
     Step { name: "demo, ebpf", run: |_| demo(demo::Datapath::Ebpf), fatal: false },
     Step { name: "demo, userspace", run: |_| demo(demo::Datapath::Userspace), fatal: false },
+    Step { name: "sign-in", run: sign_in, fatal: false },
     Step { name: "clients", run: |_| clients(), fatal: false },
     Step { name: "attack", run: |_| attack(), fatal: false },
     Step { name: "instructions", run: |_| instructions(), fatal: false },
@@ -114,6 +115,12 @@ fn auditing_early() -> Result<()> {
     setup.spawn().context("cannot start building cargo-deny")?;
     println!("ci: building cargo-deny meanwhile; its log is {AUDITING_LOG}");
     Ok(())
+}
+
+/// oauth2-proxy, which is built with Go the first time, in front of an application.
+fn sign_in(tally: &mut Tally) -> Result<()> {
+    let test = ["test", "--workspace", "--locked", "--test", "sign_in", "--", "--ignored"];
+    tally.follow(workspace::cargo().args(test))
 }
 
 /// TLS clients of all kinds that there are here, a few hundred connections.

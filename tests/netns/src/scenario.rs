@@ -123,6 +123,11 @@ impl Scenario {
         self.node.command(program)
     }
 
+    /// A command that runs where backends are.
+    pub fn command_at_backends(&self, program: &str) -> Command {
+        self.backends.command(program)
+    }
+
     /// Runs a function on the node. Sockets made there stay there.
     pub fn on_node<T: Send>(&self, function: impl FnOnce() -> Result<T> + Send) -> Result<T> {
         self.node.enter(function)

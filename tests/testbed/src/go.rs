@@ -9,6 +9,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
+use sha2::{Digest, Sha256};
 
 use crate::versions::GO;
 use crate::{command as program, workspace};
@@ -40,6 +41,51 @@ pub fn ensure() -> Result<()> {
     install()
         .with_context(|| format!("no Go {GO} or newer (https://go.dev/dl), and it cannot be fetched"))?;
     check()
+}
+
+/// A program built from a package of a nested module, once for given sources and sums, and kept in
+/// the cache. `module` is relative to the workspace; `name` is the program's there.
+pub fn built(module: &str, package: &str, name: &str) -> Result<PathBuf> {
+    let directory = workspace::root().join(module);
+    let place = workspace::cache().join(format!("{name}-{}", key(&directory)?));
+    if place.is_file() {
+        return Ok(place);
+    }
+    println!("{name}: building it (a few minutes the first time)");
+    ensure()?;
+    // A program with the key in its name is whole: it gets its name last.
+    let partial = place.with_extension(format!("partial-{}", std::process::id()));
+    let mut go = command(&directory);
+    go.args(["build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o"]).arg(&partial).arg(package);
+    program::run(&mut go)?;
+    fs::rename(&partial, &place)?;
+    Ok(place)
+}
+
+/// A digest of a module's sums, and of its own sources.
+fn key(module: &Path) -> Result<String> {
+    let read = |path: &Path| fs::read(path).with_context(|| format!("cannot read {}", path.display()));
+    let mut digest = Sha256::new_with_prefix(read(&module.join("go.sum"))?);
+    let mut sources = sources(module)?;
+    sources.sort();
+    for source in sources {
+        digest.update(read(&source)?);
+    }
+    Ok(digest.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect())
+}
+
+fn sources(directory: &Path) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(directory).with_context(|| format!("no {}", directory.display()))? {
+        let path = entry?.path();
+        // A directory with a go.mod is another module.
+        if path.is_dir() && !path.join("go.mod").is_file() {
+            found.extend(sources(&path)?);
+        } else if path.extension().is_some_and(|extension| extension == "go") {
+            found.push(path);
+        }
+    }
+    Ok(found)
 }
 
 fn check() -> Result<()> {
