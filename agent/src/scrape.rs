@@ -7,11 +7,11 @@ use std::time::SystemTime;
 use portcullis_control::applier::State;
 use portcullis_inspect::{
     Agent, BackendTraffic, BudgetTraffic, Cluster, Configuration, ForwardedTraffic, Forwarding,
-    GatewayTraffic, ListenerTraffic, Metrics, Traffic,
+    GatewayTraffic, KeySetTraffic, ListenerTraffic, Metrics, Traffic,
 };
 use portcullis_model::BudgetOwner;
 use portcullis_node::{BudgetUse, Coverage};
-use portcullis_proxy::{BackendStats, BudgetStats, Forwarded, NotAdmitted, Stats};
+use portcullis_proxy::{BackendStats, BudgetStats, Forwarded, KeySetStats, NotAdmitted, Stats};
 
 use crate::cluster::Membership;
 use crate::expiry::expiries;
@@ -88,7 +88,12 @@ fn traffic(stats: Stats) -> Traffic {
         mirrored: stats.mirrored.into_iter().map(|(outcome, count)| (outcome.name(), count)).collect(),
         backends: stats.backends.into_iter().map(|(name, stats)| (name, backend(stats))).collect(),
         checked_endpoints: stats.checked_endpoints,
+        key_sets: stats.key_sets.into_iter().map(|(set, stats)| (set, key_set(stats))).collect(),
     }
+}
+
+fn key_set(stats: KeySetStats) -> KeySetTraffic {
+    KeySetTraffic { age: stats.age, fetches: [("fetched", stats.fetches), ("failed", stats.failures)].into() }
 }
 
 fn backend(stats: BackendStats) -> BackendTraffic {

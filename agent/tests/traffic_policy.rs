@@ -8,7 +8,8 @@
 mod support;
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
 
 use support::{Agent, HTTP, backend, eventually};
 
@@ -292,4 +293,96 @@ fn credentials_are_checked_against_secrets_as_they_are() {
     eventually("what cannot be read closes it", || is_now("token.example", &token, 500));
     eventually("its status says so", || says("shop/token", "is no JSON Web Key Set"));
     assert!(is_now("login.example", password, 200));
+}
+
+/// Public keys of an issuer, each with a token that it has signed.
+const FETCHED: [(&str, &str, &str); 2] = [
+    (
+        "first",
+        "iojj3XQJ8ZX9UtstPLpdcspnCb8dlBIb83SIAbQPb1w",
+        "eyJhbGciOiJFZERTQSIsImtpZCI6ImZpcnN0In0.\
+         eyJpc3MiOiJodHRwczovL2xvZ2luLmV4YW1wbGUiLCJzdWIiOiJhbm4iLCJleHAiOjQxMDI0NDQ4MDB9.\
+         aO4sb1IL5jyBrx9uIgUo8_92s9yuYrJbeFYUtbp3BgXgRmSMTOhe59pmghLnvZES7I3VbuCPFnWpCRrNhGG9Cg",
+    ),
+    (
+        "second",
+        "gTl3Dqh9F19Wo1Rmw0x-zMuNipG07jeiXfYPW4_Js5Q",
+        "eyJhbGciOiJFZERTQSIsImtpZCI6InNlY29uZCJ9.\
+         eyJpc3MiOiJodHRwczovL2xvZ2luLmV4YW1wbGUiLCJzdWIiOiJhbm4iLCJleHAiOjQxMDI0NDQ4MDB9.\
+         d4L5tXaM-XxNVTm9YHxm9_7tZGidFlxbOq5jBUmhW8z33jmGqnynq7tN8WOrtFOWTjxYhhlxPU87Bqh3ktQJBA",
+    ),
+];
+
+const ISSUERS_SERVICE: &str = r"
+apiVersion: v1
+kind: Service
+metadata: {name: login, namespace: auth}
+spec: {ports: [{name: http, port: 80}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: login-1, namespace: auth, labels: {kubernetes.io/service-name: login}}
+addressType: IPv4
+ports: [{name: http, port: BACKEND}]
+endpoints: [{addresses: [127.0.0.1], conditions: {ready: true}}]
+";
+
+const GRANT: &str = r#"
+apiVersion: gateway.networking.k8s.io/v1
+kind: ReferenceGrant
+metadata: {name: keys, namespace: auth}
+spec:
+  from: [{group: portcullis.dev, kind: TrafficPolicy, namespace: shop}]
+  to: [{group: "", kind: Service, name: login}]
+"#;
+
+/// The port of a Service that has this key, of those above, whatever it is asked.
+fn issuer(key: &Arc<Mutex<usize>>) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let key = key.clone();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            let _ = stream.read(&mut [0; 4096]);
+            let (kid, x, _) = FETCHED[*key.lock().unwrap()];
+            let set =
+                format!(r#"{{"keys": [{{"kty": "OKP", "crv": "Ed25519", "kid": "{kid}", "x": "{x}"}}]}}"#);
+            let head =
+                format!("HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {}\r\n\r\n", set.len());
+            let _ = stream.write_all((head + &set).as_bytes());
+        }
+    });
+    port
+}
+
+#[test]
+fn keys_are_fetched_from_a_service_that_permits_it() {
+    let current = Arc::new(Mutex::new(0));
+    let service = ISSUERS_SERVICE.replace("BACKEND", &issuer(&current).to_string());
+    let tokens = format!(
+        "jwt: {{providers: [{{name: p, issuer: \"{ISSUER}\",
+          remoteJwks: {{backendRef: {{name: login, namespace: auth, port: 80}}, path: /keys}}}}]}}"
+    );
+    let routes = PROTECTED.replace("NAME", "token").replace("CREDENTIALS", &tokens)
+        + ROUTES.replace("BACKEND", &backend("shop").to_string()).trim();
+    let agent = Agent::start(&[
+        ("gateway.yaml", &GATEWAY.replace("own.example", "'*.example'")),
+        ("routes.yaml", &routes),
+        ("service.yaml", &service),
+        ("grant.yaml", GRANT),
+    ]);
+    let [first, second] = FETCHED.map(|(_, _, token)| format!("authorization: Bearer {token}\r\n"));
+    let is_now = |fields: &str, status| get(&agent, "token.example", fields).is_some_and(|it| it.0 == status);
+    eventually("its keys are fetched", || is_now(&first, 200));
+    assert!(is_now("", 401) && is_now(&first.replace("aO4sb1", "aO4sb2"), 401));
+    *current.lock().unwrap() = 1;
+    // The first request with a new key waits for it.
+    assert!(is_now(&second, 200));
+    assert!(is_now(&first, 401));
+    agent.edit("grant.yaml", "");
+    eventually("without permission nobody passes", || is_now(&second, 500));
+    let status = agent.command(&["status", "TrafficPolicy", "shop/token", "-o", "yaml"]);
+    assert!(status.contains("has to allow TrafficPolicies of namespace shop"), "{status}");
+    agent.edit("grant.yaml", GRANT);
+    eventually("it is open again", || is_now(&second, 200));
 }

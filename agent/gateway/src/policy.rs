@@ -16,6 +16,7 @@ pub(crate) mod declared;
 pub(crate) mod frontend_tls;
 pub(crate) mod listener;
 mod rate_limit;
+pub(crate) mod remote_key_set;
 pub(crate) mod resilience;
 pub(crate) mod traffic;
 

@@ -20,6 +20,7 @@ mod reference;
 mod resolve;
 mod retry;
 mod service_reference;
+mod services;
 mod session;
 mod stream;
 mod table;
@@ -45,6 +46,7 @@ pub use filter::{ExtensionRef, ParsedMirror, RuleFilters};
 pub use kind::parse;
 pub use reference::{ChildReference, Delegation, ParsedBackendRef};
 pub use resolve::{ResolvedRoute, ResolvedRule, Resolver, resolve};
+pub use services::Services;
 pub use table::table_entries;
 
 pub(crate) use draft::{Draft, DraftMatch, Inherited};
@@ -52,8 +54,9 @@ pub(crate) use extension::{CompiledFilter, compile};
 pub(crate) use filter::{carried_extension, carried_from};
 pub(crate) use kind::{carried_by, drafts, failure, is_about_streams, parse_draft, print_draft};
 pub(crate) use pattern::compiling_once;
-pub(crate) use resolve::{ResolvedFilters, not_permitted, resolve_filters};
+pub(crate) use resolve::{ResolvedFilters, resolve_filters};
 pub(crate) use service_reference::Referred;
+pub(crate) use services::{find_for_requests, not_permitted};
 
 /// A route as far as it can be understood without looking at any other object.
 #[derive(Clone, Debug)]

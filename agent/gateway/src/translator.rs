@@ -19,6 +19,7 @@ mod generated;
 mod health_checks;
 mod hierarchy;
 mod in_force;
+mod known_services;
 mod listener_filters;
 mod listeners;
 mod needs;
@@ -28,6 +29,7 @@ mod policies;
 mod ports;
 mod published;
 mod relation;
+mod remote_key_sets;
 mod route_filters;
 mod routes;
 mod shared_names;
@@ -61,6 +63,7 @@ use gateways::Gateways;
 use generated::Generated;
 use health_checks::HealthChecks;
 use hierarchy::Hierarchy;
+use known_services::KnownServices;
 use listener_filters::ListenerFilters;
 use listeners::Listeners;
 use needs::Needs;
@@ -212,14 +215,20 @@ impl Translator {
             gateways: &merged,
         };
         let admitted = admissions.update(changes, hierarchy, objects, observations);
-        let protected = traffic.update(&changed, hierarchy, objects, observations);
+
+        // Policies: of Services, which others may refer to, and of requests.
+        let targeted = policies.update(&changed, holders, observations);
+        let respoken = backend_policies.update(&changed, objects);
+        let services = KnownServices { objects, policies };
+        let protected = traffic.update(&changed, &targeted, hierarchy, services, observations);
+        if let Some(key_sets) = &protected.key_sets {
+            next.edit().key_sets = key_sets.clone();
+        }
 
         // Routes: those that may fare differently with their families, attached, and in conflict
         // with other kinds.
-        let targeted = policies.update(&changed, holders, observations);
-        let respoken = backend_policies.update(&changed, objects);
         let recompiled = route_filters.update(&changed, objects);
-        let parents = Parents { listeners, hierarchy, gateways, objects, traffic, policies, route_filters };
+        let parents = Parents { listeners, hierarchy, gateways, objects, traffic, services, route_filters };
         let refiltered = filters.update(&changed, &judged, &targeted, parents);
         let mut affected = routes.affected(rewritten, &changed, &judged, &attached, parsed, parents);
         affected.extend(routes.of_parents(&merged.claims).cloned());
@@ -242,6 +251,7 @@ impl Translator {
             referred: services_of_routes,
         } = routed;
         services.extend(routes.count_backends(&refiltered.used, &refiltered.unused));
+        services.extend(routes.count_backends(&protected.uses.used, &protected.uses.unused));
         let turned = conflicts.update(&reattached, routes);
         let sharing = shared_names.update(&reattached, &turned, routes, conflicts);
 

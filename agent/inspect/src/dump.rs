@@ -110,6 +110,11 @@ pub fn dump_snapshot(snapshot: &Snapshot) -> Value {
             shown.map(|(gateway, certificate)| (gateway.to_string(), json!(certificate.names.join(", "))));
         dump["clientCertificates"] = Value::Object(shown.collect());
     }
+    if !snapshot.key_sets.is_empty() {
+        let sets = snapshot.key_sets.iter();
+        let sets = sets.map(|set| format!("{set} of {}, good for {:?}", set.host, set.lifetime));
+        dump["keySets"] = sets.collect();
+    }
     if !snapshot.shared_addresses.is_empty() {
         dump["sharedAddresses"] = json!(snapshot.shared_addresses);
     }

@@ -23,7 +23,7 @@ pub use explain::request::{EarlyAnswer, Question, QuestionError, ReadPart, Readi
 pub use explain::{Explanation, Outcome, explain};
 pub use metrics::{
     Agent, BackendTraffic, BudgetTraffic, Cluster, Configuration, ForwardedTraffic, Forwarding,
-    GatewayTraffic, ListenerTraffic, Metrics, MetricsFormat, Traffic, metrics,
+    GatewayTraffic, KeySetTraffic, ListenerTraffic, Metrics, MetricsFormat, Traffic, metrics,
 };
 pub use readiness::{Progress, problems, served_frontends};
 pub use routes::routes;

@@ -3,13 +3,14 @@
 //! Nothing is counted here: a scrape is given what data plane, kernel and control side know.
 
 mod backends;
+mod key_sets;
 mod labels;
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use portcullis_model::{BackendName, BudgetOwner, ListenerId, ObjectName};
+use portcullis_model::{BackendName, BudgetOwner, ListenerId, ObjectName, RemoteKeySet};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -85,6 +86,17 @@ pub struct Traffic {
     pub backends: Vec<(BackendName, BackendTraffic)>,
     /// Endpoints that are being checked now.
     pub checked_endpoints: usize,
+    /// Key sets that are fetched.
+    pub key_sets: Vec<(RemoteKeySet, KeySetTraffic)>,
+}
+
+/// A key set that is fetched.
+#[derive(Debug, Default)]
+pub struct KeySetTraffic {
+    /// The time since it was fetched; `None` if there is none that is good.
+    pub age: Option<Duration>,
+    /// By outcome.
+    pub fetches: Vec<(&'static str, u64)>,
 }
 
 /// The endpoints of a backend, as all cores see them, and what it is asked.
@@ -266,6 +278,7 @@ fn open_metrics(metrics: &Metrics) -> String {
     budgets(&mut registry, &metrics.traffic.budgets);
     upstream(&mut registry, &metrics.traffic);
     backends::register(&mut registry, &metrics.traffic);
+    key_sets::register(&mut registry, &metrics.traffic);
     let help = "Packets and connections by verdict of the kernel programs";
     let verdicts = by_reason(&metrics.verdicts);
     registry.register("portcullis_datapath_verdicts", help, verdicts);

@@ -69,6 +69,15 @@ fn everything() -> Metrics {
                 },
             )],
             checked_endpoints: 2,
+            key_sets: vec![(
+                RemoteKeySet {
+                    backend: BackendName("auth/login:80".into()),
+                    host: "login.auth.svc".into(),
+                    path: "/certs".into(),
+                    lifetime: Duration::from_secs(300),
+                },
+                KeySetTraffic { age: Some(Duration::from_secs(21)), fetches: vec![("failed", 22)] },
+            )],
             ..Traffic::default()
         },
         certificate_expiries: vec![(listener, 1_800_000_000)],
@@ -119,6 +128,9 @@ fn everything_given_is_shown() {
         "portcullis_endpoint_ejections_total{backend=\"app/web:80\"} 3".to_owned(),
         "portcullis_endpoint_checks_total{backend=\"app/web:80\",outcome=\"failed\"} 4".to_owned(),
         "portcullis_endpoints_checked 2".to_owned(),
+        "portcullis_key_set_age_seconds{backend=\"auth/login:80\",path=\"/certs\"} 21".to_owned(),
+        "portcullis_key_set_fetches_total{backend=\"auth/login:80\",path=\"/certs\",outcome=\"failed\"} 22"
+            .to_owned(),
         "portcullis_backend_in_use{backend=\"app/web:80\",reason=\"requests\"} 5".to_owned(),
         "portcullis_backend_refused_total{backend=\"app/web:80\",reason=\"connections\"} 6".to_owned(),
         "portcullis_datapath_verdicts_total{reason=\"steered\"} 9".to_owned(),

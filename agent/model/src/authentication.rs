@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use http::HeaderName;
 
-use crate::{ClientKeys, KeySet, PasswordFile};
+use crate::{ClientKeys, KeySet, PasswordFile, RemoteKeySet};
 
 /// The authentication in force for a listener, or for a rule. A request meets every requirement, or
 /// goes nowhere: each level of policies has its own.
@@ -32,7 +32,7 @@ pub struct JwtProvider {
     pub issuer: Box<str>,
     /// `aud` has to have one of them. None: it may say anything.
     pub audiences: Vec<Box<str>>,
-    pub keys: Arc<KeySet>,
+    pub keys: KeySource,
     pub source: CredentialSource,
     pub forwarding: CredentialForwarding,
     /// All of them.
@@ -40,6 +40,14 @@ pub struct JwtProvider {
     pub headers: Vec<ClaimHeader>,
     pub clock_skew: Duration,
     pub expiry: Expiry,
+}
+
+/// The origin of an issuer's keys.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KeySource {
+    Given(Arc<KeySet>),
+    /// Known once it has been fetched; until then no token passes.
+    Remote(Arc<RemoteKeySet>),
 }
 
 /// The place of a credential in a request.
@@ -137,7 +145,11 @@ impl fmt::Display for Requirement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Jwt(providers) => {
-                let issuers: Vec<_> = providers.iter().map(|provider| &*provider.issuer).collect();
+                let issuer = |provider: &JwtProvider| match &provider.keys {
+                    KeySource::Given(_) => provider.issuer.to_string(),
+                    KeySource::Remote(set) => format!("{} (keys fetched from {set})", provider.issuer),
+                };
+                let issuers: Vec<_> = providers.iter().map(issuer).collect();
                 write!(f, "a token of issuer {}", issuers.join(" or "))
             }
             Self::ApiKey(keys) => write!(f, "the key of one of {} clients", keys.keys.len()),

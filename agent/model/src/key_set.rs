@@ -167,6 +167,11 @@ impl fmt::Debug for KeySet {
 }
 
 impl KeySet {
+    /// True if one of the keys has this id.
+    pub fn has(&self, id: &str) -> bool {
+        self.keys.iter().any(|key| key.id.as_deref() == Some(id))
+    }
+
     fn ids(&self) -> impl Iterator<Item = &str> {
         self.keys.iter().map(|key| key.id.as_deref().unwrap_or("without kid"))
     }

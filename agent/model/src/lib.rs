@@ -34,6 +34,7 @@ mod password_file;
 mod port;
 mod precedence;
 mod rate_limit;
+mod remote_key_set;
 mod request;
 mod resilience;
 mod route;
@@ -52,7 +53,7 @@ pub use address_range::{AddressRange, AddressRangeSyntax};
 pub use admission::{Admission, Budget, BudgetOwner};
 pub use authentication::{
     ApiKeys, Authentication, BasicPasswords, ClaimHeader, ClaimPath, CredentialForwarding, CredentialSource,
-    Expiry, JwtProvider, RequiredClaim, Requirement,
+    Expiry, JwtProvider, KeySource, RequiredClaim, Requirement,
 };
 pub use backend::{
     Authorities, Backend, BackendName, BackendProtocol, BackendTls, ConnectionTerms, Encryption,
@@ -82,6 +83,7 @@ pub use password_file::{PasswordFile, PasswordFileError, PasswordHash};
 pub use port::{Mismatch, Port, PortListeners, SpeaksFirst};
 pub use precedence::{Precedence, RouteOrigin, Step};
 pub use rate_limit::{Period, RateKey, RateLimit};
+pub use remote_key_set::RemoteKeySet;
 pub use request::RequestHead;
 pub use resilience::{
     AllUnhealthy, BackendLimits, EndpointCheck, HttpProbe, OutlierDetection, Probe, Resilience,

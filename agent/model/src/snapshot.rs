@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use crate::{Backend, Certificate, FrontendKey, HealthCheck, ObjectName, Port, ShardMap};
+use crate::{Backend, Certificate, FrontendKey, HealthCheck, ObjectName, Port, RemoteKeySet, ShardMap};
 
 /// Immutable; the next one shares whatever did not change.
 #[derive(Clone, Debug, Default)]
@@ -20,6 +20,8 @@ pub struct Snapshot {
     /// The certificates by which Gateways show backends who they are, where these are spoken to in
     /// TLS; for an attached Gateway without one of its own, its parent's.
     pub client_certificates: BTreeMap<ObjectName, Certificate>,
+    /// Those that policies refer to, in order: to be fetched, and kept.
+    pub key_sets: Arc<[Arc<RemoteKeySet>]>,
     /// By TCP port, on all addresses of the node.
     pub health_checks: BTreeMap<u16, HealthCheck>,
 }

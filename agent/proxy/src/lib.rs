@@ -34,7 +34,7 @@ pub use crate::core::settings::{L4, LogOutput, MinimumRate, Settings, SocketMode
 pub use crate::core::socket::{CoreSockets, Sockets};
 pub use crate::core::stats::{
     AuthOutcome, BackendStats, BudgetStats, ExceededLimit, Forwarded, GatewayStats, HandshakeFailure,
-    ListenerStats, Mirrored, NotAdmitted, Stats,
+    KeySetStats, ListenerStats, Mirrored, NotAdmitted, Stats,
 };
 pub use crate::http::edge::bare_host;
 pub use crate::http::path::normalise as normalise_path;

@@ -22,6 +22,7 @@ use crate::log::access_log::LogWriter;
 use crate::thread::{self, Command, Shared};
 use crate::upstream::health::SharedHealth;
 use crate::upstream::health::checks::Checks;
+use crate::upstream::key_sets::KeySets;
 
 /// The beginning of the names of the threads that serve connections. A panic there ends the
 /// connection it came up in, or else the process, by itself.
@@ -36,6 +37,7 @@ pub struct Proxy {
     budgets: SharedBudgets,
     health: SharedHealth,
     checks: Checks,
+    key_sets: KeySets,
     cores: Vec<mpsc::UnboundedSender<Command>>,
     ends: Mutex<Ends>,
 }
@@ -77,8 +79,10 @@ impl Proxy {
     /// When threads cannot be had.
     pub fn start_without_sockets(settings: Settings) -> Result<Self, StartError> {
         let tls = TlsFactory::new();
-        let shared = Shared::with_keys(own_ring());
-        let (budgets, health) = (shared.budgets.clone(), shared.health.clone());
+        let health = SharedHealth::default();
+        let key_sets = KeySets::new(settings.upstream.clone(), health.clone());
+        let shared = Shared::new(own_ring(), health.clone(), key_sets.link());
+        let budgets = shared.budgets.clone();
         let agent = AgentId::random();
         let settings = Arc::new(settings);
         let access_log = LogWriter::start(&settings.access_log).map_err(StartError::AccessLog)?;
@@ -97,6 +101,7 @@ impl Proxy {
             steered: Mutex::default(),
             budgets,
             checks: Checks::new(health.clone()),
+            key_sets,
             health,
             cores,
             ends,
@@ -158,6 +163,7 @@ impl Proxy {
     pub async fn apply(&self, snapshot: Arc<Snapshot>) -> Unserved {
         let mut unserved = Unserved::default();
         self.checks.follow(&snapshot);
+        self.key_sets.follow(&snapshot);
         for of_core in self.command(|reply| Command::Apply(snapshot.clone(), reply)).await {
             unserved.extend(of_core);
         }
@@ -172,7 +178,8 @@ impl Proxy {
     pub async fn stats(&self) -> Stats {
         let (backends, checked_endpoints) = self.health.stats();
         let budgets = self.budgets.stats();
-        let mut sum = Stats { budgets, backends, checked_endpoints, ..Stats::default() };
+        let key_sets = self.key_sets.stats();
+        let mut sum = Stats { budgets, backends, checked_endpoints, key_sets, ..Stats::default() };
         for stats in self.command(Command::Stats).await {
             sum.add(stats);
         }

@@ -51,6 +51,7 @@ use crate::l4::udp::{Buffer, Context, SessionCount, UdpFrontends};
 use crate::log::access_log::AccessLog;
 use crate::upstream::health::SharedHealth;
 use crate::upstream::hops::Hops;
+use crate::upstream::key_sets::{KeySetsLink, KnownKeys};
 use crate::upstream::mirror::Mirrors;
 use crate::upstream::pool::Pools;
 
@@ -67,7 +68,7 @@ pub(crate) enum Command {
 }
 
 /// The little that cores share. It changes when a connection or session comes or goes.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub(crate) struct Shared {
     connections: SharedCounts,
     pub(crate) budgets: SharedBudgets,
@@ -76,8 +77,9 @@ pub(crate) struct Shared {
     /// As long as there are none that all agents have.
     keys: Arc<KeyRing>,
     hops: Hops,
-    pub(crate) health: SharedHealth,
+    health: SharedHealth,
     passwords: Arc<PasswordThread>,
+    key_sets: KeySetsLink,
 }
 
 /// The parts of a core.
@@ -175,8 +177,18 @@ pub(crate) async fn run(
 // === impl Shared ===
 
 impl Shared {
-    pub(crate) fn with_keys(keys: Arc<KeyRing>) -> Self {
-        Self { keys, ..Self::default() }
+    pub(crate) fn new(keys: Arc<KeyRing>, health: SharedHealth, key_sets: KeySetsLink) -> Self {
+        Self {
+            keys,
+            health,
+            key_sets,
+            connections: SharedCounts::default(),
+            budgets: SharedBudgets::default(),
+            rate_limits: SharedRateLimits::default(),
+            sessions: SessionCount::default(),
+            hops: Hops::default(),
+            passwords: Arc::default(),
+        }
     }
 }
 
@@ -190,7 +202,8 @@ impl Core {
         shared: Shared,
         access_log: AccessLog,
     ) -> Self {
-        let Shared { connections, budgets, rate_limits, sessions, keys, hops, health, passwords } = shared;
+        let Shared { connections, budgets, rate_limits, sessions, keys, hops, health, passwords, key_sets } =
+            shared;
         let snapshot = Rc::<SnapshotCell>::default();
         let counters = Rc::<CoreCounters>::default();
         let buffers = settings.buffers / settings.cores.max(1) as u64;
@@ -247,7 +260,9 @@ impl Core {
         };
         let stream_forwarder =
             StreamForwarder::new(pools.clone(), snapshot.clone(), streams.clone(), access_log.clone(), hops);
-        let authenticator = Authenticator::new(passwords);
+        let known_keys = KnownKeys::new(key_sets);
+        tokio::task::spawn_local(or_abort(known_keys.clone().follow_forever()));
+        let authenticator = Authenticator::new(passwords, known_keys);
         let authorizer = Authorizer { pools: pools.clone(), authenticator, timeout: settings.upstream.auth };
         let forwarder = Forwarder {
             mirrors: Mirrors::new(pools.clone()),

@@ -10,6 +10,7 @@ pub(crate) mod health;
 pub(crate) mod hops;
 pub(crate) mod http1;
 pub(crate) mod http2;
+pub(crate) mod key_sets;
 pub(crate) mod mirror;
 pub(crate) mod pool;
 pub(crate) mod proxy_header;

@@ -21,7 +21,8 @@ use http::StatusCode;
 use portcullis_model::{
     Action, AllowedNames, AllowedOrigins, ApiKeys, BasicPasswords, ClaimHeader, ClaimPath, ClientKeys, Cors,
     CredentialForwarding, CredentialSource, Credentials, DirectResponse, Expiry, Filter, JwtProvider,
-    KeyKinds, KeySet, Level, ObjectName, PasswordFile, Protection, RequiredClaim, Requirement, TrafficPolicy,
+    KeyKinds, KeySet, KeySource, Level, ObjectName, PasswordFile, Protection, RequiredClaim, Requirement,
+    TrafficPolicy,
 };
 use serde_json::{Value, json};
 use support::rules::{RuleSpec, rule};
@@ -113,7 +114,7 @@ fn provider(keys: Arc<KeySet>) -> JwtProvider {
         name: "test".into(),
         issuer: "https://issuer.test".into(),
         audiences: vec!["shop".into(), "till".into()],
-        keys,
+        keys: KeySource::Given(keys),
         source: CredentialSource::Bearer,
         forwarding: CredentialForwarding::Keep,
         required: vec![RequiredClaim { claim: ClaimPath("groups".into()), values: vec!["staff".into()] }],

@@ -89,8 +89,11 @@ pub struct TrafficPolicyJwtProviders {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<CredentialPlace>,
     pub issuer: String,
-    pub jwks: TrafficPolicyJwtProvidersJwks,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub jwks: Option<TrafficPolicyJwtProvidersJwks>,
     pub name: String,
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "remoteJwks")]
+    pub remote_jwks: Option<TrafficPolicyJwtProvidersRemoteJwks>,
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "requiredClaims")]
     pub required_claims: Option<Vec<TrafficPolicyJwtProvidersRequiredClaims>>,
 }
@@ -107,6 +110,27 @@ pub struct TrafficPolicyJwtProvidersJwks {
     pub key: Option<String>,
     pub kind: String,
     pub name: String,
+}
+
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
+pub struct TrafficPolicyJwtProvidersRemoteJwks {
+    #[serde(rename = "backendRef")]
+    pub backend_ref: TrafficPolicyJwtProvidersRemoteJwksBackendRef,
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "cacheDuration")]
+    pub cache_duration: Option<String>,
+    pub path: String,
+}
+
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
+pub struct TrafficPolicyJwtProvidersRemoteJwksBackendRef {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
+    pub name: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
+    pub port: i32,
 }
 
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]

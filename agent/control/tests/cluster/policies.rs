@@ -205,7 +205,39 @@ fn credentials() -> Vec<Row> {
     let jwt = |terms: Value| providers(vec![provider(terms)]);
     let keys = |from: Value| with("apiKeys", json!({"secretRefs": [{"name": "k"}], "from": from}));
     let basic = |header: &str| with("basic", json!({"secretRef": {"name": "u"}, "userHeader": header}));
+    let remote = |terms: Value| {
+        let mut remote = json!({"backendRef": {"name": "login", "port": 80}, "path": "/keys?a=b"});
+        remote.as_object_mut().unwrap().extend(terms.as_object().cloned().unwrap());
+        providers(vec![json!({"name": "a", "issuer": "i", "remoteJwks": remote})])
+    };
+    let service = |terms: Value| remote(json!({"backendRef": terms}));
     vec![
+        (
+            "needs one of jwks and remoteJwks",
+            remote(json!({})),
+            jwt(json!({"remoteJwks": {"backendRef": {"name": "login", "port": 80}, "path": "/"}})),
+        ),
+        (
+            "needs one of jwks and remoteJwks",
+            jwt(json!({})),
+            providers(vec![json!({"name": "a", "issuer": "i"})]),
+        ),
+        ("remoteJwks.path", remote(json!({"path": "/"})), remote(json!({"path": "keys"}))),
+        (
+            "remoteJwks.cacheDuration",
+            remote(json!({"cacheDuration": "1h"})),
+            remote(json!({"cacheDuration": "1 h"})),
+        ),
+        (
+            "remoteJwks.backendRef.port",
+            service(json!({"name": "login", "namespace": "auth", "port": 1})),
+            service(json!({"name": "login"})),
+        ),
+        (
+            "remoteJwks.backendRef.kind",
+            service(json!({"group": "", "kind": "Service", "name": "login", "port": 1})),
+            service(json!({"kind": "Secret", "name": "login", "port": 1})),
+        ),
         (
             "jwks.kind",
             jwt(json!({"jwks": {"kind": "ConfigMap", "name": "k", "key": "e"}})),

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::policy::backend_tls::TlsPolicy;
-use crate::route::{Extension, Resolver, compile, parse, resolve, table_entries};
+use crate::route::{Extension, Resolver, Services, compile, parse, resolve, table_entries};
 use crate::{ConditionType, Fault, Grants, Reason};
 
 /// Every Service exists, and is referred to across namespaces as the objects allow; children are as
@@ -81,14 +81,11 @@ impl World {
     }
 }
 
-impl Resolver for World {
+impl Services for World {
     fn service(&self, _: &ObjectName) -> Option<&Service> {
         Some(&self.service)
     }
     fn served_gateway(&self, _: &Service) -> Option<ObjectName> {
-        None
-    }
-    fn traffic_policy(&self, _: &RuleId, _: &[Arc<RuleId>]) -> Option<Arc<TrafficPolicy>> {
         None
     }
     fn permits(&self, kind: Kind, namespace: &str, service: &ObjectName) -> bool {
@@ -97,6 +94,15 @@ impl Resolver for World {
     }
     fn tls_policy(&self, _: &ObjectName, _: Option<&str>) -> TlsPolicy<'_> {
         TlsPolicy::None
+    }
+}
+
+impl Resolver for World {
+    fn services(&self) -> &impl Services {
+        self
+    }
+    fn traffic_policy(&self, _: &RuleId, _: &[Arc<RuleId>]) -> Option<Arc<TrafficPolicy>> {
+        None
     }
     fn route_filter(&self, name: &ObjectName) -> Option<&Result<Extension, Fault>> {
         self.filters.get(name)

@@ -8,12 +8,14 @@ use std::time::Duration;
 
 use http::{HeaderName, header};
 use portcullis_api::types::trafficpolicies::{
-    TrafficPolicyApiKeys, TrafficPolicyBasic, TrafficPolicyJwt, TrafficPolicyJwtProviders, TrafficPolicySpec,
+    TrafficPolicyApiKeys, TrafficPolicyBasic, TrafficPolicyJwt, TrafficPolicyJwtProviders,
+    TrafficPolicyJwtProvidersJwks, TrafficPolicySpec,
 };
 use portcullis_api::{Kind, ObjectKey, Objects};
 use portcullis_model::{
     ApiKeys, BasicPasswords, ClaimHeader, ClaimPath, ClientKeys, CredentialForwarding, CredentialSource,
-    Expiry, JwtProvider, KeyKinds, KeySet, ObjectName, PasswordFile, RequiredClaim, Requirement,
+    Expiry, JwtProvider, KeyKinds, KeySet, KeySource, ObjectName, PasswordFile, RemoteKeySet, RequiredClaim,
+    Requirement,
 };
 
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
@@ -36,7 +38,12 @@ pub(crate) struct Parsed {
 pub(crate) struct Holders<'o> {
     pub(crate) objects: &'o Objects,
     pub(crate) parsed: &'o mut Parsed,
+    pub(crate) remote: &'o RemoteKeySets,
 }
+
+/// The key sets of a policy that are fetched, by the name of their provider; or the reasons why
+/// they cannot be.
+pub(crate) type RemoteKeySets = BTreeMap<Box<str>, Result<Arc<RemoteKeySet>, String>>;
 
 // === impl Parsed ===
 
@@ -52,10 +59,8 @@ impl Parsed {
 pub(crate) fn references(namespace: &Arc<str>, spec: &TrafficPolicySpec) -> BTreeSet<ObjectKey> {
     let named = |kind, name: &str| ObjectKey { kind, name: ObjectName::new(namespace.clone(), name) };
     let providers = spec.jwt.iter().flat_map(|jwt| &jwt.providers);
-    let key_sets = providers.filter_map(|provider| {
-        let kind = holder_kind(&provider.jwks.kind)?;
-        Some(named(kind, &provider.jwks.name))
-    });
+    let key_sets = providers.filter_map(|provider| provider.jwks.as_ref());
+    let key_sets = key_sets.filter_map(|jwks| Some(named(holder_kind(&jwks.kind)?, &jwks.name)));
     let keys = spec.api_keys.iter().flat_map(|keys| &keys.secret_refs);
     let keys = keys.map(|reference| named(Kind::Secret, &reference.name));
     let passwords = spec.basic.iter().map(|basic| named(Kind::Secret, &basic.secret_ref.name));
@@ -130,13 +135,14 @@ fn provider(
     if written.issuer.is_empty() {
         return Err("issuer is empty".to_owned());
     }
-    let kind = holder_kind(&written.jwks.kind)
-        .ok_or_else(|| format!("jwks.kind is {:?}: write ConfigMap or Secret", written.jwks.kind))?;
     if written.audiences.as_ref().is_some_and(Vec::is_empty) {
         return Err("audiences is empty: write one, or leave it out if any will do".to_owned());
     }
-    let holder = ObjectKey { kind, name: ObjectName::new(namespace.clone(), &*written.jwks.name) };
-    let keys = holders.key_set(&holder, written.jwks.key.as_deref().unwrap_or("jwks.json"));
+    let keys = match (&written.jwks, &written.remote_jwks) {
+        (Some(jwks), None) => given(namespace, jwks, holders).map(KeySource::Given),
+        (None, Some(_)) => holders.remote(&written.name).map(KeySource::Remote),
+        (Some(_), Some(_)) | (None, None) => Err("write one of jwks and remoteJwks".to_owned()),
+    };
     let skew = written.clock_skew_seconds.unwrap_or(CLOCK_SKEW);
     let clock_skew = u64::try_from(skew).ok().filter(|_| skew <= MOST_CLOCK_SKEW);
     let clock_skew =
@@ -173,6 +179,17 @@ fn provider(
         expiry,
         keys: keys?,
     })
+}
+
+fn given(
+    namespace: &Arc<str>,
+    written: &TrafficPolicyJwtProvidersJwks,
+    holders: &mut Holders<'_>,
+) -> Result<Arc<KeySet>, String> {
+    let kind = holder_kind(&written.kind)
+        .ok_or_else(|| format!("jwks.kind is {:?}: write ConfigMap or Secret", written.kind))?;
+    let holder = ObjectKey { kind, name: ObjectName::new(namespace.clone(), &*written.name) };
+    holders.key_set(&holder, written.key.as_deref().unwrap_or("jwks.json"))
 }
 
 // === API keys and passwords ===
@@ -319,6 +336,10 @@ fn is_reserved(name: &HeaderName) -> bool {
 // === impl Holders ===
 
 impl Holders<'_> {
+    fn remote(&self, provider: &str) -> Result<Arc<RemoteKeySet>, String> {
+        self.remote.get(provider).cloned().unwrap_or_else(|| Err("remoteJwks was not looked up".to_owned()))
+    }
+
     fn key_set(&mut self, holder: &ObjectKey, entry: &str) -> Result<Arc<KeySet>, String> {
         let at = (holder.clone(), Box::from(entry));
         if let Some(known) = self.parsed.key_sets.get(&at) {

@@ -143,7 +143,9 @@ mod tests {
         let policy = json!({"apiVersion": "portcullis.dev/v1alpha1", "kind": "TrafficPolicy",
             "metadata": {"name": "p"}, "spec": spec});
         let (objects, mut parsed) = (Objects::default(), Parsed::default());
-        let mut holders = Holders { objects: &objects, parsed: &mut parsed };
+        let remote =
+            [("login".into(), Err("remoteJwks: Service shop/login does not exist".to_owned()))].into();
+        let mut holders = Holders { objects: &objects, parsed: &mut parsed, remote: &remote };
         super::declared(&ObjectName::new("shop", "p"), &serde_json::from_value(policy).unwrap(), &mut holders)
     }
 
@@ -176,6 +178,16 @@ mod tests {
             (json!({"apiKeys": {"secretRefs": []}}), "apiKeys: no Secret of secretRefs has an entry"),
             (jwt(json!({})), "jwt.providers p: ConfigMap shop/keys does not exist"),
             (jwt(json!({"issuer": ""})), "jwt.providers p: issuer is empty"),
+            (jwt(json!({"jwks": null})), "jwt.providers p: write one of jwks and remoteJwks"),
+            (
+                jwt(json!({"remoteJwks": {"backendRef": {"name": "login", "port": 80}, "path": "/"}})),
+                "jwt.providers p: write one of jwks and remoteJwks",
+            ),
+            (
+                jwt(json!({"name": "login", "jwks": null,
+                    "remoteJwks": {"backendRef": {"name": "login", "port": 80}, "path": "/"}})),
+                "jwt.providers login: remoteJwks: Service shop/login does not exist",
+            ),
             (jwt(json!({"clockSkewSeconds": 301})), "clockSkewSeconds is 301: write 0 to 300"),
             (jwt(json!({"expiration": "Never"})), "expiration is \"Never\": write Required or Optional"),
             (jwt(json!({"from": {}})), "from: write header or cookie"),

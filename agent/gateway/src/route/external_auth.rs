@@ -11,9 +11,11 @@ use portcullis_api::types::shared::{
 };
 use portcullis_model::{AuthProtocol, BackendName, ExternalAuth, FieldNames, HttpAuth};
 
+use super::BackendUse;
 use super::header::header_name;
 use super::matches::{check_path, unknown_type};
 use super::service_reference::ServiceReference;
+use super::services::{self, Services};
 use crate::Fault;
 
 /// A filter whose service is yet to be looked up.
@@ -53,15 +55,29 @@ impl ParsedAuth {
     }
 
     /// The kind of route that would speak to the service as this filter does.
-    pub(crate) fn speaks_as(&self) -> Kind {
+    pub(super) fn speaks_as(&self) -> Kind {
         match self.protocol {
             AuthProtocol::Http(_) => Kind::HttpRoute,
             AuthProtocol::Grpc { .. } => Kind::GrpcRoute,
         }
     }
 
-    pub(crate) fn resolved(&self, backend: BackendName) -> ExternalAuth {
+    pub(super) fn resolved(&self, backend: BackendName) -> ExternalAuth {
         ExternalAuth { backend, protocol: self.protocol.clone(), body: self.body }
+    }
+
+    /// With the service that an object of kind `from` refers to by it.
+    ///
+    /// # Errors
+    /// When the reference leads nowhere, or is not permitted.
+    pub(crate) fn resolve(
+        &self,
+        from: Kind,
+        services: &(impl Services + ?Sized),
+    ) -> Result<(ExternalAuth, BackendUse), Fault> {
+        let target = services::find(from, self.service.referred(), self.speaks_as(), services)?;
+        let used = target.for_requests()?;
+        Ok((self.resolved(used.name()), used))
     }
 }
 

@@ -4,7 +4,6 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::Service;
 use portcullis_api::Kind;
 use portcullis_model::{
     Action, BackendName, BackendTarget, DirectResponse, Failure, Filter, L4Action, L4Backend, L4Rule,
@@ -12,26 +11,18 @@ use portcullis_model::{
     WeightedBackend,
 };
 
-use super::backend::port_name;
 use super::extension::Extension;
 use super::external_auth::ParsedAuth;
 use super::filter::{ExtensionRef, FilterReference, ParsedMirror, RuleFilters};
 use super::reference::{Delegation, ParsedBackendRef};
 use super::service_reference::Referred;
+use super::services::{self, Services, Target};
 use super::{BackendUse, ParsedRoute, ParsedRule, is_about_streams, kind};
-use crate::policy::backend_tls::{self, TlsPolicy};
 use crate::{Fault, Reason};
 
-/// The objects that references are looked up in.
+/// The objects that references of rules are looked up in.
 pub trait Resolver {
-    fn service(&self, name: &ObjectName) -> Option<&Service>;
-    /// The Gateway whose agents answer at the Service themselves.
-    fn served_gateway(&self, service: &Service) -> Option<ObjectName>;
-    /// True if routes of `kind` in `namespace` may refer to the Service: always within a namespace,
-    /// else by ReferenceGrant.
-    fn permits(&self, kind: Kind, namespace: &str, service: &ObjectName) -> bool;
-    /// The policy by which the port of that name is spoken to in TLS, if there is one.
-    fn tls_policy(&self, service: &ObjectName, port: Option<&str>) -> TlsPolicy<'_>;
+    fn services(&self) -> &impl Services;
     /// The policy of a rule, with those of the `joined` ones that have become one with it.
     fn traffic_policy(&self, id: &RuleId, joined: &[Arc<RuleId>]) -> Option<Arc<TrafficPolicy>>;
     /// The RouteFilter, or the fault that its status reports; `None` if there is none of the name.
@@ -125,27 +116,19 @@ pub(crate) struct ResolvedFilters {
 pub(crate) fn resolve_filters(
     kind: Kind,
     parsed: &[ParsedAuth],
-    resolver: &(impl Resolver + ?Sized),
+    services: &(impl Services + ?Sized),
 ) -> ResolvedFilters {
-    let mut resolution = Resolution {
-        kind,
-        resolver,
-        faults: Vec::new(),
-        decrypted_faults: Vec::new(),
-        resolved: ResolvedRoute::default(),
-    };
-    let mut filters = Vec::with_capacity(parsed.len());
-    let mut faults = Vec::new();
+    let mut resolved = ResolvedFilters::default();
+    let (mut filters, mut faults) = (Vec::with_capacity(parsed.len()), Vec::new());
     for (at, auth) in parsed.iter().enumerate() {
-        let found = resolution.target(auth.service.referred(), auth.speaks_as());
-        filters.push(match found.and_then(Target::for_requests) {
-            Ok(used) => {
-                let filter = ListenerFilter::ExternalAuth(auth.resolved(used.name()));
-                resolution.resolved.backends.insert(used);
-                filter
+        resolved.services.extend(auth.service.referred().service());
+        filters.push(match auth.resolve(kind, services) {
+            Ok((auth, used)) => {
+                resolved.backends.insert(used);
+                ListenerFilter::ExternalAuth(auth)
             }
             Err(fault) => {
-                let failure = resolution.failure(&fault.message);
+                let failure = Failure { status: kind::failure(kind), reason: fault.message.as_str().into() };
                 let reason = match fault.reason {
                     Reason::RefNotPermitted => Reason::RefNotPermitted,
                     _ => Reason::InvalidListenerFilterRef,
@@ -155,8 +138,7 @@ pub(crate) fn resolve_filters(
             }
         });
     }
-    let ResolvedRoute { backends, services, .. } = resolution.resolved;
-    ResolvedFilters { filters: filters.into(), fault: Fault::summary(faults), backends, services }
+    ResolvedFilters { filters: filters.into(), fault: Fault::summary(faults), ..resolved }
 }
 
 struct Resolution<'r, R: ?Sized> {
@@ -173,15 +155,6 @@ struct Filters {
     list: Vec<Filter>,
     /// The answer, if one of them gives it before anything else does.
     response: Option<Arc<DirectResponse>>,
-}
-
-/// A backend that may be forwarded to.
-struct Target {
-    used: BackendUse,
-    /// True if a policy is about it.
-    has_policy: bool,
-    /// The fault for which it gets only what is passed on as it came.
-    tls_fault: Option<Fault>,
 }
 
 impl<R: Resolver + ?Sized> Resolution<'_, R> {
@@ -378,7 +351,8 @@ impl<R: Resolver + ?Sized> Resolution<'_, R> {
     /// "In these cases where both Kubernetes service session affinity and Gateway API session
     /// persistence are both enabled, the route MUST be rejected" (GEP-1619).
     fn sole_persistence(&self, rule: &ParsedRule, target: Target) -> Result<Target, Fault> {
-        let service = self.resolver.service(&target.used.service).filter(|_| rule.session.is_some());
+        let service =
+            self.resolver.services().service(&target.used.service).filter(|_| rule.session.is_some());
         match service.is_some_and(super::backend::has_affinity) {
             false => Ok(target),
             true => {
@@ -408,39 +382,8 @@ impl<R: Resolver + ?Sized> Resolution<'_, R> {
 
     /// The backend, as routes of `kind` speak to it.
     fn target(&mut self, reference: Referred<'_>, kind: Kind) -> Result<Target, Fault> {
-        if Kind::of(reference.group, reference.kind) != Some(Kind::Service) {
-            return Err(unknown_kind(reference));
-        }
-        let name = ObjectName::new(reference.namespace.clone(), reference.name.clone());
-        let port = reference.port.ok_or_else(|| {
-            Fault::unresolved(
-                Reason::BackendNotFound,
-                format!("the backendRef to Service {name} names no port: add one"),
-            )
-        })?;
-        self.resolved.services.insert(name.clone());
-        // Permission first: without it, not even whether the Service exists is reported.
-        if !self.resolver.permits(self.kind, reference.owner, &name) {
-            return Err(not_permitted(self.kind, reference.owner, &name));
-        }
-        let service = self.resolver.service(&name);
-        let service = service.ok_or_else(|| {
-            Fault::unresolved(Reason::BackendNotFound, format!("Service {name} does not exist"))
-        })?;
-        if let Some(gateway) = self.resolver.served_gateway(service) {
-            return Err(leads_back(&name, &gateway));
-        }
-        let policy = self.resolver.tls_policy(&name, port_name(kind, service, port));
-        let tls_fault = match policy {
-            TlsPolicy::None | TlsPolicy::InForce(_, Ok(_)) => None,
-            TlsPolicy::InForce(by, Err(fault)) => {
-                Some(backend_tls::unserved((by, fault), &name, port, reference.owner))
-            }
-            TlsPolicy::Unknown => Some(backend_tls::unknown(&name, port)),
-        };
-        let has_policy = matches!(policy, TlsPolicy::InForce(..));
-        let used = BackendUse::of(kind, name, service, port, &policy.encryption())?;
-        Ok(Target { used, has_policy, tls_fault })
+        self.resolved.services.extend(reference.service());
+        services::find(self.kind, reference, kind, self.resolver.services())
     }
 
     fn failure(&self, reason: &str) -> Failure {
@@ -476,14 +419,6 @@ impl Filters {
     }
 }
 
-// === impl Target ===
-
-impl Target {
-    fn for_requests(self) -> Result<BackendUse, Fault> {
-        self.tls_fault.map_or(Ok(self.used), Err)
-    }
-}
-
 fn l4_rule(rule: &ParsedRule, backends: Vec<L4Backend>) -> L4Rule {
     let action = match rule.faults.first() {
         Some(fault) => L4Action::Refuse(fault.message.as_str().into()),
@@ -500,34 +435,4 @@ fn without_backends(rule: &ParsedRule) -> &'static str {
     } else {
         "all backendRefs of the rule have weight 0"
     }
-}
-
-fn unknown_kind(reference: Referred<'_>) -> Fault {
-    let Referred { group, kind, namespace, name, .. } = reference;
-    let message = if kind == Kind::Service.as_str() {
-        format!(
-            "backendRef {namespace}/{name} is of group {group:?}, where there is no Service: leave group out"
-        )
-    } else {
-        format!(
-            "backendRef {namespace}/{name} is of kind {kind:?} in group {group:?}; only Service is supported"
-        )
-    };
-    Fault::unresolved(Reason::InvalidKind, message)
-}
-
-fn leads_back(service: &ObjectName, gateway: &ObjectName) -> Fault {
-    let message = format!(
-        "Service {service} is Gateway {gateway}'s own, which the agents serve: requests would come back to them; refer to the \
-         Services behind it"
-    );
-    Fault::unresolved(Reason::RefNotPermitted, message)
-}
-
-pub(crate) fn not_permitted(kind: Kind, namespace: &str, to: &ObjectName) -> Fault {
-    let message = format!(
-        "a ReferenceGrant in namespace {} has to allow {kind}s of namespace {namespace} to refer to Service {}",
-        to.namespace, to.name
-    );
-    Fault::unresolved(Reason::RefNotPermitted, message)
 }

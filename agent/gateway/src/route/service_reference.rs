@@ -2,6 +2,9 @@
 
 use std::sync::Arc;
 
+use portcullis_api::Kind;
+use portcullis_model::ObjectName;
+
 /// The reference of a filter, with its defaults filled in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceReference {
@@ -39,5 +42,15 @@ impl ServiceReference {
         if written_namespace.is_none() {
             self.namespace = owner.clone();
         }
+    }
+}
+
+// === impl Referred ===
+
+impl Referred<'_> {
+    /// `None` if it is of another kind.
+    pub(crate) fn service(&self) -> Option<ObjectName> {
+        let is_service = Kind::of(self.group, self.kind) == Some(Kind::Service);
+        is_service.then(|| ObjectName::new(self.namespace.clone(), self.name.clone()))
     }
 }

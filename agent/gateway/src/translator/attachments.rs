@@ -4,23 +4,21 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::Service;
 use portcullis_api::{Kind, ObjectKey, Objects};
 use portcullis_model::{HostPattern, ObjectName, RuleId, TrafficPolicy};
 
 use super::gateways::Gateways;
 use super::hierarchy::{Attachment, Hierarchy};
+use super::known_services::KnownServices;
 use super::listeners::Listeners;
-use super::policies::Policies;
 use super::route_filters::RouteFilters;
 use super::traffic_policies::TrafficPolicies;
 use crate::claims::Claims;
 use crate::listener::{ListenerKey, ParentKey, RouteAttachment, admits, attach, parent_key};
-use crate::policy::backend_tls::TlsPolicy;
-use crate::route::{Extension, ParsedRoute, Resolver};
+use crate::route::{Extension, ParsedRoute, Resolver, Services};
 use crate::selector::Namespaces;
 use crate::status::ParentVerdict;
-use crate::{Fault, Grants, Reason, infra};
+use crate::{Fault, Reason};
 
 /// The names for which a route is attached to each of its listeners, while it is worked out.
 pub(super) type Attached = BTreeMap<ListenerKey, BTreeSet<HostPattern>>;
@@ -53,27 +51,15 @@ pub(super) struct Parents<'s> {
     pub(super) gateways: &'s Gateways,
     pub(super) objects: &'s Objects,
     pub(super) traffic: &'s TrafficPolicies,
-    pub(super) policies: &'s Policies,
+    pub(super) services: KnownServices<'s>,
     pub(super) route_filters: &'s RouteFilters,
 }
 
 // === impl Parents ===
 
 impl Resolver for Parents<'_> {
-    fn service(&self, name: &ObjectName) -> Option<&Service> {
-        self.objects.services.get(name).map(|service| &**service)
-    }
-
-    fn served_gateway(&self, service: &Service) -> Option<ObjectName> {
-        infra::served_at(service)
-    }
-
-    fn permits(&self, kind: Kind, namespace: &str, service: &ObjectName) -> bool {
-        Grants::new(self.objects).permits(kind, namespace, Kind::Service, &service.namespace, &service.name)
-    }
-
-    fn tls_policy(&self, service: &ObjectName, port: Option<&str>) -> TlsPolicy<'_> {
-        self.policies.tls_to(service, port)
+    fn services(&self) -> &impl Services {
+        &self.services
     }
 
     fn traffic_policy(&self, id: &RuleId, joined: &[Arc<RuleId>]) -> Option<Arc<TrafficPolicy>> {

@@ -79,7 +79,7 @@ impl ListenerFilters {
         let filtered = declared.iter().flat_map(|it| &it.listeners).filter(|it| !it.filters.is_empty());
         let now: BTreeMap<_, _> = filtered
             .map(|listener| {
-                let resolved = resolve_filters(parent.kind(), &listener.filters, &parents);
+                let resolved = resolve_filters(parent.kind(), &listener.filters, &parents.services);
                 ((parent.clone(), listener.name.clone()), resolved)
             })
             .collect();

@@ -180,13 +180,16 @@ impl View<'_> {
         if holders.is_empty() { Heeded::default() } else { Heeded { holders, gateways } }
     }
 
-    /// The objects that the credentials of a TrafficPolicy are checked against, in order. A pod of
-    /// mode Dedicated has no right to read them: there, its targets are closed.
+    /// The objects that the credentials of a TrafficPolicy are checked against, in order, and those
+    /// with the authorities of the Services that its key sets are fetched from. A pod of mode
+    /// Dedicated has no right to read them: there, its targets are closed.
     fn credentials_of(self, policy: &ObjectName) -> Box<[ObjectKey]> {
         match &self.settings.role {
             AgentRole::Node => {
-                let can_exist = |key: &&ObjectKey| is_subdomain(&key.name.name);
-                self.traffic.holders(policy).filter(can_exist).cloned().collect()
+                let can_exist =
+                    |key: &&ObjectKey| is_subdomain(&key.name.name) && is_subdomain(&key.name.namespace);
+                let holders: BTreeSet<_> = self.holders_of_traffic(policy).filter(can_exist).collect();
+                holders.into_iter().cloned().collect()
             }
             AgentRole::Dedicated(_) => Box::default(),
         }
@@ -326,23 +329,37 @@ mod tests {
             "targetRefs": [{"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "a"}],
             "jwt": {"providers": [
                 {"name": "a", "issuer": "a", "jwks": {"kind": "ConfigMap", "name": "keys"}},
-                {"name": "b", "issuer": "b", "jwks": {"kind": "Secret", "name": "secret-keys"}}]},
+                {"name": "b", "issuer": "b", "jwks": {"kind": "Secret", "name": "secret-keys"}},
+                {"name": "c", "issuer": "c", "remoteJwks": {"backendRef": {"name": "login", "port": 443}, "path": "/"}}]},
             "apiKeys": {"secretRefs": [{"name": "../../other/secrets/key"}, {"name": "clients"}]},
             "basic": {"secretRef": {"name": "users"}}});
         let policy = json!({"apiVersion": "portcullis.dev/v1alpha1", "kind": "TrafficPolicy",
             "metadata": {"name": "p", "namespace": "edge"}, "spec": spec});
-        let policy = || Change::Set(Object::from_json(policy.clone()).unwrap().unwrap());
+        let tls = json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "BackendTLSPolicy",
+            "metadata": {"name": "login", "namespace": "edge"},
+            "spec": {"targetRefs": [{"group": "", "kind": "Service", "name": "login"}], "validation":
+                {"hostname": "a.b", "caCertificateRefs": [{"group": "", "kind": "ConfigMap", "name": "ca"}]}}});
+        let set = |manifest: &Value| Change::Set(Object::from_json(manifest.clone()).unwrap().unwrap());
         let needs = |role| {
             let settings = Settings { controller_name: "c".to_owned(), role, ..Settings::default() };
             let mut translator = Translator::new(settings);
-            let added = translator.apply(vec![policy()]).needs.added;
+            let mut added = translator.apply(vec![set(&policy)]).needs.added;
+            added.extend(translator.apply(vec![set(&tls)]).needs.added);
             let gone = Change::Delete(ObjectKey::new(Kind::TrafficPolicy, ObjectName::new("edge", "p")));
             assert_eq!(translator.apply(vec![gone]).needs.removed, added);
             added.iter().map(ToString::to_string).collect::<Vec<_>>()
         };
-        let all =
-            ["Secret edge/clients", "Secret edge/secret-keys", "Secret edge/users", "ConfigMap edge/keys"];
-        assert_eq!(needs(AgentRole::Node), all);
+        let mut read = needs(AgentRole::Node);
+        read.sort();
+        // With the authorities of the Service that has keys.
+        let all = [
+            "ConfigMap edge/ca",
+            "ConfigMap edge/keys",
+            "Secret edge/clients",
+            "Secret edge/secret-keys",
+            "Secret edge/users",
+        ];
+        assert_eq!(read, all);
         // It has no right to.
         assert!(needs(AgentRole::Dedicated(ObjectName::new("edge", "a"))).is_empty());
     }

@@ -217,7 +217,9 @@ impl Routes {
             self.update_references(key, before.as_ref(), now.as_ref(), &mut changed);
             let services = before.iter().chain(&now).flat_map(|state| &state.references.services);
             changed.referred.extend(services.clone().cloned());
-            changed.policies.extend(services.flat_map(|service| parents.policies.on(service)).cloned());
+            changed
+                .policies
+                .extend(services.flat_map(|service| parents.services.policies.on(service)).cloned());
             let now = now.map(|now| now.sharing_rules_with(before.as_ref()));
             self.move_route(key, before.as_ref(), now.as_ref(), &mut changed);
             let families =

@@ -5,13 +5,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use portcullis_api::{GATEWAY_GROUP, Kind, ObjectKey, Objects};
-use portcullis_model::{Level, ObjectName, ParentKind, RuleId, TrafficPolicy};
+use portcullis_api::{GATEWAY_GROUP, Kind, ObjectKey};
+use portcullis_model::{Level, ObjectName, ParentKind, RemoteKeySet, RuleId, TrafficPolicy};
 
 use super::changes::ChangedObjects;
 use super::hierarchy::Hierarchy;
 use super::in_force::InForce;
+use super::known_services::{ChangedUses, KnownServices};
+use super::policies::ChangedPolicies;
 use super::relation::Relation;
+use super::remote_key_sets::RemoteKeySets;
 use crate::feedback::Observations;
 use crate::listener::{ListenerKey, ParentKey};
 use crate::policy::credentials::{self, Holders, Parsed};
@@ -27,6 +30,7 @@ pub(super) struct TrafficPolicies {
     by_holder: Relation<ObjectKey, ObjectName>,
     /// Their contents.
     parsed: Parsed,
+    remote: RemoteKeySets,
     /// True if there may be policies that cannot be read.
     are_unread: bool,
 }
@@ -40,6 +44,9 @@ pub(super) struct ChangedTraffic {
     /// Policies of which something else is to be said: they changed, their targets did, or others
     /// on these.
     pub(super) policies: BTreeSet<ObjectName>,
+    /// The key sets that are to be fetched, if they are not the same as before.
+    pub(super) key_sets: Option<Arc<[Arc<RemoteKeySet>]>>,
+    pub(super) uses: ChangedUses,
 }
 
 // === impl TrafficPolicies ===
@@ -57,20 +64,32 @@ impl TrafficPolicies {
     pub(super) fn update(
         &mut self,
         changed: &ChangedObjects,
+        targeted_services: &ChangedPolicies,
         hierarchy: &Hierarchy,
-        objects: &Objects,
+        services: KnownServices<'_>,
         observations: &Observations,
     ) -> ChangedTraffic {
+        let objects = services.objects;
         let mut now_changed = ChangedTraffic::default();
-        let mut targeted = BTreeSet::new();
-        for name in self.affected(changed) {
+        let (mut targeted, mut are_others) = (BTreeSet::new(), false);
+        let mut affected = self.affected(changed);
+        affected.extend(self.remote.affected(changed, targeted_services, services));
+        for name in affected {
             let policy = objects.traffic_policies.get(&name);
+            let jwt = policy.and_then(|policy| policy.spec.jwt.as_ref());
+            let uses = (&mut now_changed.uses, &mut are_others);
+            let remote = self.remote.replace(&name, jwt, services, uses);
             let holders = policy.map(|policy| credentials::references(&name.namespace, &policy.spec));
-            let mut sources = Holders { objects, parsed: &mut self.parsed };
+            let mut sources = Holders { objects, parsed: &mut self.parsed, remote: &remote };
             let now = policy.map(|policy| declared(&name, policy, &mut sources));
             self.policies.replace(&name, now, &mut targeted);
             self.refer(&name, holders.unwrap_or_default());
             now_changed.policies.insert(name);
+        }
+        if are_others {
+            let (fetched, turned) = self.remote.fetched();
+            now_changed.key_sets = Some(fetched);
+            now_changed.policies.extend(turned);
         }
         let mut others = BTreeSet::new();
         for kind in TARGETABLE {
@@ -122,6 +141,10 @@ impl TrafficPolicies {
     /// The objects that the credentials of a policy are checked against, in order.
     pub(super) fn holders(&self, policy: &ObjectName) -> impl Iterator<Item = &ObjectKey> {
         self.holders.get(policy).into_iter().flatten()
+    }
+
+    pub(super) fn remote_key_sets(&self) -> &RemoteKeySets {
+        &self.remote
     }
 
     /// The policy of a listener: its own level and those above it.

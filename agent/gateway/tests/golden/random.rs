@@ -395,8 +395,17 @@ fn pod(namespace: &str, dice: &mut Dice) -> Value {
 }
 
 fn grant(namespace: &str, dice: &mut Dice) -> Value {
-    let from = json!({"group": "gateway.networking.k8s.io", "kind": dice.pick(&["Gateway", "ListenerSet", "HTTPRoute", "GRPCRoute", "TLSRoute", "TCPRoute"]),
-        "namespace": dice.pick(&NAMESPACES)});
+    let kind = dice.pick(&[
+        "Gateway",
+        "ListenerSet",
+        "HTTPRoute",
+        "GRPCRoute",
+        "TLSRoute",
+        "TCPRoute",
+        "TrafficPolicy",
+    ]);
+    let group = if kind == "TrafficPolicy" { "portcullis.dev" } else { "gateway.networking.k8s.io" };
+    let from = json!({"group": group, "kind": kind, "namespace": dice.pick(&NAMESPACES)});
     let spec = json!({"from": [from], "to": [{"group": "", "kind": dice.pick(&["Secret", "Service", "ConfigMap"])}]});
     manifest("gateway.networking.k8s.io/v1", "ReferenceGrant", namespace, "g", dice, json!({"spec": spec}))
 }
@@ -464,9 +473,14 @@ fn traffic_policy(namespace: &str, dice: &mut Dice) -> Value {
     let most = dice.maybe(|dice| json!(dice.roll(3)));
     let deny = dice.maybe(|dice| json!([dice.pick(&["10.0.0.0/8", "10.0.0.0/8", "10.0.0.0/33"])]));
     let basic = dice.maybe(|dice| json!({"secretRef": {"name": dice.pick(&["c", "d"])}}));
+    let jwt = dice.maybe(|dice| {
+        let remote = json!({"backendRef": {"name": dice.pick(&["v", "w"]), "namespace": dice.pick(&NAMESPACES),
+            "port": dice.pick(&[80, 80, 443])}, "path": dice.pick(&["/a", "/b"])});
+        json!({"providers": [{"name": "a", "issuer": "a", "remoteJwks": remote}]})
+    });
     let compression = dice.maybe(|dice| json!({"algorithms": [dice.pick(&["gzip", "br", "lzma"])]}));
     let content = json!({"spec": {"targetRefs": targets, "maxRequestBody": most, "deny": deny,
-        "basic": basic, "compression": compression}});
+        "basic": basic, "jwt": jwt, "compression": compression}});
     manifest("portcullis.dev/v1alpha1", "TrafficPolicy", namespace, name, dice, content)
 }
 

@@ -19,6 +19,19 @@ pub(super) struct BackendLabels {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct KeySetLabels {
+    pub(super) backend: String,
+    pub(super) path: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct KeySetOutcomeLabels {
+    pub(super) backend: String,
+    pub(super) path: String,
+    pub(super) outcome: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(super) struct EndpointLabels {
     pub(super) backend: String,
     pub(super) endpoint: String,

@@ -72,6 +72,7 @@ impl Reason {
             | Self::TokenExpired
             | Self::ClaimMismatch
             | Self::AuthBusy
+            | Self::NoKeys
             | Self::AuthDenied
             | Self::AuthFailed
             | Self::MadePath
@@ -107,6 +108,7 @@ impl Reason {
             | Self::PolicyInvalid
             | Self::RateLimited
             | Self::AuthBusy
+            | Self::NoKeys
             | Self::AuthFailed
             | Self::NoEndpoint
             | Self::BackendFull
@@ -225,6 +227,8 @@ reasons! {
     ClaimMismatch = FORBIDDEN "claim_mismatch" "the token does not permit this",
     /// Too many passwords are waiting to be checked.
     AuthBusy = SERVICE_UNAVAILABLE "auth_busy" "too many sign in at once",
+    /// The keys of the token's issuer could not be fetched.
+    NoKeys = SERVICE_UNAVAILABLE "no_keys" "tokens cannot be checked now",
     /// An external auth service does not let the request pass. Its own answer, if it can be passed
     /// on, has another status.
     AuthDenied = FORBIDDEN "auth_denied" "this request is not authorised",

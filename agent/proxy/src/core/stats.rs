@@ -4,8 +4,9 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::time::Duration;
 
-use portcullis_model::{BackendName, BudgetOwner, Distance, ListenerId, ObjectName};
+use portcullis_model::{BackendName, BudgetOwner, Distance, ListenerId, ObjectName, RemoteKeySet};
 
 use crate::core::ending::Ending;
 use crate::core::reason::Reason;
@@ -114,6 +115,8 @@ pub struct Stats {
     pub backends: BTreeMap<BackendName, BackendStats>,
     /// Endpoints that are being checked now.
     pub checked_endpoints: usize,
+    /// Key sets that are fetched.
+    pub key_sets: BTreeMap<RemoteKeySet, KeySetStats>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -155,6 +158,15 @@ pub struct BackendStats {
     /// Beyond its limits.
     pub refused_requests: u64,
     pub refused_connections: u64,
+}
+
+/// A key set that is fetched.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KeySetStats {
+    /// The time since it was fetched; `None` if there is none that is good.
+    pub age: Option<Duration>,
+    pub fetches: u64,
+    pub failures: u64,
 }
 
 /// New connections that a budget was asked for.
@@ -437,6 +449,7 @@ impl CoreCounters {
             budgets: BTreeMap::new(),
             backends: BTreeMap::new(),
             checked_endpoints: 0,
+            key_sets: BTreeMap::new(),
             accepted: self.accepted.get(),
             accept_errors: self.accept_errors.get(),
             handshake_failures: failures.into(),

@@ -17,7 +17,7 @@ pub(crate) type Answer = http::Response<Bytes>;
 const METHODS: HeaderValue = HeaderValue::from_static("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS");
 
 /// Seconds after which what has too many requests now, a backend or the check of passwords, is
-/// worth another one.
+/// worth another one; and so are keys that could not be fetched.
 const A_MOMENT: HeaderValue = HeaderValue::from_static("1");
 
 /// A line of text for the client.
@@ -28,7 +28,7 @@ pub(crate) fn of(reason: Reason, status: StatusCode) -> Answer {
     if matches!(reason, Reason::Method | Reason::Options) {
         response.headers_mut().insert(ALLOW, METHODS);
     }
-    if matches!(reason, Reason::BackendFull | Reason::AuthBusy) {
+    if matches!(reason, Reason::BackendFull | Reason::AuthBusy | Reason::NoKeys) {
         response.headers_mut().insert(RETRY_AFTER, A_MOMENT);
     }
     response

@@ -16,7 +16,7 @@ use aws_lc_rs::{hmac, rand};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use portcullis_model::{
     ApiKeys, Authentication, BasicPasswords, CredentialForwarding, CredentialSource, JwtProvider, KeySet,
-    PasswordFile, Requirement,
+    KeySource, PasswordFile, RemoteKeySet, Requirement,
 };
 use tokio::time::timeout;
 
@@ -28,6 +28,7 @@ use crate::http::authenticate::jwt::{Claims, Rejection};
 use crate::http::authenticate::passwords::Turns;
 use crate::http::change::Change;
 use crate::http::decide::OwnAnswer;
+use crate::upstream::key_sets::KnownKeys;
 
 /// Signatures that are checked for one request: who has no good token is not to take a core.
 const MOST_TRIES: u32 = 16;
@@ -38,6 +39,7 @@ const LONGEST_CHECK: Duration = Duration::from_secs(10);
 pub(crate) struct Authenticator {
     /// Of the keys of caches: no client can choose tokens that have the same.
     secret: hmac::Key,
+    key_sets: Rc<KnownKeys>,
     tokens: RefCell<Cache<KeySet, Claims>>,
     logins: RefCell<Cache<PasswordFile, ()>>,
     turns: Turns,
@@ -55,12 +57,13 @@ struct Changes<'a> {
 // === impl Authenticator ===
 
 impl Authenticator {
-    pub(crate) fn new(passwords: Arc<PasswordThread>) -> Self {
+    pub(crate) fn new(passwords: Arc<PasswordThread>, key_sets: Rc<KnownKeys>) -> Self {
         let mut secret = [0; 32];
         // Without randomness there is no TLS either.
         let _ = rand::fill(&mut secret);
         Self {
             secret: hmac::Key::new(hmac::HMAC_SHA256, &secret),
+            key_sets,
             tokens: RefCell::default(),
             logins: RefCell::default(),
             turns: Turns::new(passwords),
@@ -79,7 +82,9 @@ impl Authenticator {
         let (mut changes, mut tries) = (Changes::default(), MOST_TRIES);
         for requirement in wanted.iter().flat_map(|wanted| &wanted.requirements) {
             match &**requirement {
-                Requirement::Jwt(providers) => self.jwt(providers, fields, &mut tries, &mut changes)?,
+                Requirement::Jwt(providers) => {
+                    self.jwt(providers, fields, &mut tries, &mut changes).await?;
+                }
                 Requirement::ApiKey(keys) => api_key(keys, fields, &mut changes)?,
                 Requirement::Basic(basic) => self.basic(basic, fields, &mut changes).await?,
             }
@@ -89,7 +94,7 @@ impl Authenticator {
 
     /// Every place that has a token needs a provider that takes it: a backend might read the one
     /// that was not checked. The fields with claims are those of the first that does.
-    fn jwt<'a>(
+    async fn jwt<'a>(
         &self,
         providers: &'a [JwtProvider],
         fields: &HeaderMap,
@@ -101,11 +106,10 @@ impl Authenticator {
             if good.contains(&&provider.source) {
                 continue;
             }
-            let verified = credential::find(&provider.source, fields).and_then(|token| {
-                let claims = self.claims(provider, token, tries)?;
-                jwt::check(provider, &claims, jwt::now())?;
-                Ok((token, claims))
-            });
+            let verified = match credential::find(&provider.source, fields) {
+                Ok(token) => self.verified(provider, token, tries).await.map(|claims| (token, claims)),
+                Err(rejection) => Err(rejection),
+            };
             match verified {
                 Ok((token, claims)) => {
                     changes.credential(&provider.source, provider.forwarding, token);
@@ -129,11 +133,50 @@ impl Authenticator {
         worst.map_or(Ok(()), |worst| Err(worst.bearer_answer()))
     }
 
+    /// The claims of a token that is good now.
+    async fn verified(
+        &self,
+        provider: &JwtProvider,
+        token: &[u8],
+        tries: &mut u32,
+    ) -> Result<Rc<Claims>, Rejection> {
+        let claims = match &provider.keys {
+            KeySource::Given(keys) => self.claims(&provider.issuer, keys, token, tries)?,
+            KeySource::Remote(set) => self.claims_by_remote(&provider.issuer, set, token, tries).await?,
+        };
+        jwt::check(provider, &claims, jwt::now())?;
+        Ok(claims)
+    }
+
+    /// The same as [`Authenticator::claims`], by keys that are fetched: they are fetched anew if
+    /// the token names one that is not among them.
+    async fn claims_by_remote(
+        &self,
+        issuer: &str,
+        set: &Arc<RemoteKeySet>,
+        token: &[u8],
+        tries: &mut u32,
+    ) -> Result<Rc<Claims>, Rejection> {
+        let known = self.key_sets.get(set);
+        let claims = match known.as_ref().and_then(|known| known.keys.as_ref()) {
+            Some(keys) => self.claims(issuer, keys, token, tries),
+            None if jwt::names(issuer, token) => Err(Rejection::NoKeys),
+            None => Err(Rejection::Issuer),
+        };
+        let Err(rejection @ (Rejection::UnknownKey | Rejection::NoKeys)) = claims else { return claims };
+        // Boxed: few requests wait for keys, and every one would have room for it.
+        match Box::pin(self.key_sets.renewed(set, known.as_deref())).await {
+            Some(keys) => self.claims(issuer, &keys, token, tries),
+            None => Err(rejection),
+        }
+    }
+
     /// The claims of a token that one of the keys has signed. They are kept: a client sends its
     /// token with every request. Whether they are good now is not asked here.
     fn claims(
         &self,
-        JwtProvider { issuer, keys, .. }: &JwtProvider,
+        issuer: &str,
+        keys: &Arc<KeySet>,
         token: &[u8],
         tries: &mut u32,
     ) -> Result<Rc<Claims>, Rejection> {

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use portcullis_model::{
     Admission, Backend, BackendProtocol, Certificate, Encryption, FrontendKey, Gateway, HostPattern, Limits,
-    Listener, ListenerFilter, ListenerId, ObjectName, ParentKind, Port, PortKey, PortListeners, Serves,
-    Snapshot, TlsTermination, TrafficPolicy, Unserved,
+    Listener, ListenerFilter, ListenerId, ObjectName, ParentKind, Port, PortKey, PortListeners, RemoteKeySet,
+    Serves, Snapshot, TlsTermination, TrafficPolicy, Unserved,
 };
 use portcullis_proxy::{Proxy, Settings, SocketMode};
 
@@ -35,6 +35,8 @@ pub struct World {
     pub policy: Option<Arc<TrafficPolicy>>,
     /// The same.
     pub admission: Arc<Admission>,
+    /// To be fetched.
+    pub key_sets: Vec<Arc<RemoteKeySet>>,
     generation: u64,
 }
 
@@ -70,6 +72,7 @@ impl World {
             filters: Vec::new(),
             policy: None,
             admission: Arc::default(),
+            key_sets: Vec::new(),
             generation: 0,
         }
     }
@@ -137,6 +140,7 @@ impl World {
             }
         }
         snapshot.client_certificates.clone_from(&self.client_certificates);
+        snapshot.key_sets = self.key_sets.as_slice().into();
         for backend in &self.backends {
             snapshot.backends.insert(backend.name.0.clone(), Arc::new(backend.clone()));
         }

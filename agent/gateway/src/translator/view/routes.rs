@@ -14,6 +14,7 @@ use crate::route::is_about_streams;
 use crate::status::summary::parent_name;
 use crate::status::{ParentVerdict, route_status};
 use crate::translator::attachments::Parents;
+use crate::translator::known_services::KnownServices;
 use crate::translator::parsed::{parent_route, parents_of};
 use crate::translator::routes::RouteState;
 use crate::{ConditionStatus, ConditionType, Fault, Reason, condition};
@@ -31,7 +32,8 @@ enum Named {
 impl<'s> View<'s> {
     fn parents(self) -> Parents<'s> {
         let View { listeners, hierarchy, gateways, objects, traffic, policies, route_filters, .. } = self;
-        Parents { listeners, hierarchy, gateways, objects, traffic, policies, route_filters }
+        let services = KnownServices { objects, policies };
+        Parents { listeners, hierarchy, gateways, objects, traffic, services, route_filters }
     }
 
     /// The verdicts on a route, conflicts with other kinds included.

@@ -8,20 +8,25 @@ use crate::listener::{ListenerKey, ParentKey};
 use crate::policy::declared::Target;
 use crate::status::{Effect, Status};
 use crate::translator::parsed::parents_of;
+use crate::translator::remote_key_sets::MOST_OF_NAMESPACE;
 use crate::translator::routes::RouteState;
+use crate::{Fault, Reason};
 
 const ENFORCED: &str = "enforced by every agent, at each request";
 const WITH_CREDENTIALS: &str = "enforced by every agent, at each request; pods of Gateways in mode Dedicated have no right to read \
      what credentials are checked against, and let no request pass";
 
-impl View<'_> {
+impl<'s> View<'s> {
     /// `None` if all targets are other controllers'.
     pub(super) fn traffic_policy_status(self, name: &ObjectName) -> Option<Status> {
-        let has_credentials = self.traffic.holders(name).next().is_some();
+        let has_credentials = self.holders_of_traffic(name).next().is_some();
         let enforced = if has_credentials { WITH_CREDENTIALS } else { ENFORCED };
+        let is_beyond = self.traffic.remote_key_sets().is_beyond(name);
         self.targeted_status(Kind::TrafficPolicy, name, self.traffic.policies(), |target| {
             let is_route = target.object.kind.is_route();
-            if is_route && self.is_served_route(&target.object) || self.is_any_served(target) {
+            if is_beyond {
+                Effect::Unfit(too_many_key_sets(name))
+            } else if is_route && self.is_served_route(&target.object) || self.is_any_served(target) {
                 Effect::Enforced(enforced)
             } else if is_route {
                 Effect::unattached()
@@ -29,6 +34,18 @@ impl View<'_> {
                 Effect::nothing("listener of the target")
             }
         })
+    }
+
+    /// The objects that the credentials of a policy are checked against, and those with the
+    /// authorities of the Services that its key sets are fetched from.
+    pub(in crate::translator) fn holders_of_traffic(
+        self,
+        name: &ObjectName,
+    ) -> impl Iterator<Item = &'s ObjectKey> {
+        let services = self.traffic.remote_key_sets().services(name);
+        let policies = services.flat_map(move |service| self.policies.on(service));
+        let declared = policies.filter_map(move |policy| self.policies.get(policy));
+        self.traffic.holders(name).chain(declared.flat_map(|declared| &declared.holders))
     }
 
     /// True if a parent of ours accepts the route, or takes it as its child.
@@ -109,4 +126,12 @@ impl View<'_> {
         }));
         (!texts.is_empty()).then(|| texts.join(", "))
     }
+}
+
+fn too_many_key_sets(policy: &ObjectName) -> Fault {
+    let message = format!(
+        "policies of namespace {} have more than {MOST_OF_NAMESPACE} key sets fetched, and this one is not among the first by          name: no token of those of its providers passes; have the same ones fetched, or fewer",
+        policy.namespace
+    );
+    Fault::not_accepted(Reason::LimitExceeded, message)
 }

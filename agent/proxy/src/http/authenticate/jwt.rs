@@ -24,12 +24,16 @@ pub(crate) struct Claims(Map<String, Value>);
 pub(crate) enum Rejection {
     Missing,
     Invalid,
+    /// It names one that is not among the issuer's.
+    UnknownKey,
     Signature,
     Issuer,
     Audience,
     NotYet,
     Expired,
     Claim,
+    /// Those of its issuer could not be fetched: it may be good.
+    NoKeys,
 }
 
 #[derive(Deserialize)]
@@ -65,7 +69,7 @@ pub(crate) fn names(issuer: &str, token: &[u8]) -> bool {
 /// may still be checked.
 ///
 /// # Errors
-/// [`Rejection::Invalid`] or [`Rejection::Signature`].
+/// [`Rejection::Invalid`], [`Rejection::UnknownKey`] or [`Rejection::Signature`].
 pub(crate) fn verify(keys: &KeySet, token: &[u8], tries: &mut u32) -> Result<Claims, Rejection> {
     let dots: Vec<_> = token.iter().enumerate().filter(|(_, byte)| **byte == b'.').take(3).collect();
     let [(first, _), (second, _)] = dots[..] else { return Err(Rejection::Invalid) };
@@ -77,7 +81,8 @@ pub(crate) fn verify(keys: &KeySet, token: &[u8], tries: &mut u32) -> Result<Cla
     }
     let signature = decode(&token[second + 1..])?;
     if !keys.verifies((&header.alg, header.kid.as_deref()), &token[..second], &signature, tries) {
-        return Err(Rejection::Signature);
+        let is_unknown = header.kid.is_some_and(|id| !keys.has(&id));
+        return Err(if is_unknown { Rejection::UnknownKey } else { Rejection::Signature });
     }
     let payload = decode(&token[first + 1..second])?;
     serde_json::from_slice(&payload).map(Claims).map_err(|_| Rejection::Invalid)
@@ -203,11 +208,15 @@ impl Rejection {
     pub(crate) fn reason(self) -> Reason {
         match self {
             Self::Missing => Reason::CredentialsMissing,
-            Self::Invalid | Self::Signature | Self::Issuer | Self::Audience | Self::NotYet => {
-                Reason::CredentialsInvalid
-            }
+            Self::Invalid
+            | Self::UnknownKey
+            | Self::Signature
+            | Self::Issuer
+            | Self::Audience
+            | Self::NotYet => Reason::CredentialsInvalid,
             Self::Expired => Reason::TokenExpired,
             Self::Claim => Reason::ClaimMismatch,
+            Self::NoKeys => Reason::NoKeys,
         }
     }
 
@@ -219,6 +228,7 @@ impl Rejection {
                 "Bearer realm=\"restricted\", error=\"invalid_token\", error_description=\"the token has expired\""
             }
             Reason::ClaimMismatch => "Bearer realm=\"restricted\", error=\"insufficient_scope\"",
+            Reason::NoKeys => return Reason::NoKeys.into(),
             _ => "Bearer realm=\"restricted\", error=\"invalid_token\"",
         };
         OwnAnswer::Challenge(self.reason(), HeaderValue::from_static(challenge))

@@ -12,7 +12,7 @@ use portcullis_model::ProxyHeader;
 
 use crate::core::clock;
 use crate::upstream::endpoint::Endpoint;
-use crate::upstream::proxy_header::Ends;
+use crate::upstream::proxy_header::{Ends, own_header};
 
 /// Client connections for which an endpoint keeps connections; those of others last as long as
 /// their request.
@@ -46,7 +46,8 @@ pub(super) struct OneClient {
 /// The client's connection that requests come by. When it is dropped, so is what endpoints keep for
 /// it.
 pub(crate) struct Downstream {
-    pub ends: Ends,
+    /// `None` for requests that are no client's.
+    ends: Option<Ends>,
     endpoints: RefCell<Vec<Weak<Endpoint>>>,
 }
 
@@ -79,7 +80,10 @@ impl ByClient {
         if let Some(known) = endpoints.get(&downstream.key()) {
             return Ok(known.clone());
         }
-        let header = downstream.ends.header(self.version)?;
+        let header = match &downstream.ends {
+            Some(ends) => ends.header(self.version)?,
+            None => own_header(self.version)?,
+        };
         let one = OneClient { header, whole: Rc::downgrade(endpoint), quiet_since: Cell::default() };
         let new = endpoint.for_clients(Clients::One(Box::new(one)));
         if endpoints.len() < MOST_CLIENTS {
@@ -113,7 +117,12 @@ impl ByClient {
 
 impl Downstream {
     pub(crate) fn new(ends: Ends) -> Rc<Self> {
-        Rc::new(Self { ends, endpoints: RefCell::default() })
+        Rc::new(Self { ends: Some(ends), endpoints: RefCell::default() })
+    }
+
+    /// For requests of our own.
+    pub(crate) fn own() -> Rc<Self> {
+        Rc::new(Self { ends: None, endpoints: RefCell::default() })
     }
 
     fn key(&self) -> DownstreamKey {
