@@ -3,10 +3,12 @@
 
 mod agent;
 mod files;
+mod inventory;
 mod newer;
 mod outcome;
 mod profile;
 mod report;
+mod successor;
 mod suite;
 
 use std::path::{Path, PathBuf};
@@ -22,6 +24,7 @@ use self::agent::Agent;
 use self::files::FilesArgs;
 use self::outcome::Outcome;
 use self::report::Reports;
+use self::successor::Successor;
 use self::suite::Objects;
 
 const CLASS: &str = "portcullis";
@@ -39,7 +42,8 @@ struct Args {
     /// A conformance profile; may be given more than once [default: GATEWAY-HTTP]
     #[arg(long, value_parser = profile::names())]
     profile: Vec<String>,
-    /// All profiles; those that cannot run here are named, and why
+    /// All profiles, and what the release of our CRDs has tested since; those that cannot run here
+    /// are named, and why
     #[arg(long, conflicts_with = "profile")]
     all: bool,
     /// One test, by its short name
@@ -104,7 +108,8 @@ fn run(args: &Args) -> Result<()> {
     let profiles = profile::wanted(args)?;
     let gateway = gateway(args)?;
     let newer = args.suite_version.as_deref().map(newer::build).transpose()?;
-    let crds = crds(args)?;
+    let successor = Successor::build(args)?;
+    let crds = crds(&args.suite_version.clone().map_or_else(portcullis_test_cluster::suite_version, Ok)?)?;
     let cluster = Cluster::obtain(portcullis_test_cluster::layout(args.dir.as_ref())?, &Options::default())?;
     let agent = gateway.start(&cluster, &crds)?;
     let runs = profile::runs(&cluster, args, profiles)?;
@@ -116,6 +121,9 @@ fn run(args: &Args) -> Result<()> {
         reports.add(&cluster, args, run)?;
     }
     drop(agent);
+    if let Some(successor) = successor {
+        successor.test(&cluster, &gateway, args, &mut outcome)?;
+    }
     reports.print();
     if args.all {
         profile::print_those_not_run();
@@ -141,9 +149,8 @@ fn gateway(args: &Args) -> Result<Gateway> {
 
 /// The suite refuses CRDs of another release than its own, so ours for its release are made:
 /// `codegen` patches them alike.
-fn crds(args: &Args) -> Result<PathBuf> {
-    let version = args.suite_version.clone().map_or_else(portcullis_test_cluster::suite_version, Ok)?;
-    command::run(&mut workspace::xtask(&["codegen", "--bundle", &version]))?;
+fn crds(version: &str) -> Result<PathBuf> {
+    command::run(&mut workspace::xtask(&["codegen", "--bundle", version]))?;
     let made = workspace::root().join("target/crds").join(version);
     // Those of the release that we are of are in the repository.
     Ok(if made.is_dir() { made } else { workspace::root().join("deploy/crds") })

@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use portcullis_testbed::{command, go, workspace};
 
+use super::inventory;
+
 /// The tool, a module without dependencies.
 const BACKPORT: &str = "tests/conformance/backport";
 
@@ -22,7 +24,11 @@ pub(super) fn build(version: &str) -> Result<PathBuf> {
     port.args(["-backends", &portcullis_test_cluster::suite_version()?, "-to"]).arg(&place);
     command::run(&mut port)?;
     println!("conformance: building the suite {version} (minutes the first time)");
-    let mut test = go::command(&place.join("conformance"));
+    let suite = place.join("conformance");
+    let inventory = workspace::root().join(inventory::FILE);
+    fs::copy(&inventory, suite.join("inventory_test.go"))
+        .with_context(|| format!("cannot copy {}", inventory.display()))?;
+    let mut test = go::command(&suite);
     // Its go.mod lacks what an older go command would have written there.
     test.env("GOWORK", "off").args(["test", "-c", "-mod=mod", "-trimpath", "-buildvcs=false", "-o"]);
     command::run(test.arg(&program).arg("."))?;

@@ -32,6 +32,8 @@ struct Run {
     failed_before: usize,
     /// Tests of earlier runs.
     known: BTreeSet<String>,
+    /// Tests that passed in this one, also if they had before.
+    passed: BTreeSet<String>,
 }
 
 impl Outcome {
@@ -39,7 +41,8 @@ impl Outcome {
     pub(crate) fn begin(&mut self, name: &str) {
         let tests = self.failed.iter().filter(|test| !test.contains('/')).chain(&self.passed);
         let known = tests.cloned().collect();
-        self.run = Run { name: name.to_owned(), failed: false, failed_before: self.failed.len(), known };
+        let failed_before = self.failed.len();
+        self.run = Run { name: name.to_owned(), failed_before, known, ..Run::default() };
     }
 
     pub(crate) fn has_begun(&self) -> bool {
@@ -77,6 +80,7 @@ impl Outcome {
 
     fn pass(&mut self, test: &str) -> bool {
         self.skipped.remove(test);
+        self.run.passed.insert(test.to_owned());
         !self.run.known.contains(test) && self.passed.insert(test.to_owned())
     }
 
@@ -98,6 +102,18 @@ impl Outcome {
         if failed && self.failed.len() == self.run.failed_before {
             self.failed.push(format!("the suite's set-up or end ({})", self.run.name));
         }
+    }
+
+    /// Takes it for a failure that a test did not run at all in the present run.
+    pub(crate) fn demand<'a>(&mut self, tests: impl Iterator<Item = &'a str>) {
+        for test in tests.filter(|test| !self.run.passed.contains(*test)).collect::<Vec<_>>() {
+            self.fail(test);
+        }
+    }
+
+    /// Something that no test finds.
+    pub(crate) fn fault(&mut self, what: String) {
+        self.failed.push(what);
     }
 
     pub(crate) fn is_success(&self) -> bool {
@@ -214,6 +230,16 @@ FAIL
         assert_eq!(shown, ["FAIL: GatewayModifyListeners (2.00s)", "PASS: UDPRoute (0.00s)"]);
         assert_eq!(outcome.passed, BTreeSet::from(["UDPRoute".to_owned()]));
         assert_eq!((outcome.failures(), outcome.skipped.len()), (2, 0));
+    }
+
+    #[test]
+    fn what_is_demanded_fails_unless_it_passes_in_this_run() {
+        let mut outcome = read("    --- PASS: TestConformance/HTTPRouteRetry (1.00s)\n");
+        outcome.begin("of a newer suite");
+        outcome.read("    --- PASS: TestConformance/HTTPRouteRuleOrder (1.00s)");
+        outcome.demand(["HTTPRouteRetry", "HTTPRouteRuleOrder", "GatewayNameMaximumLength"].into_iter());
+        assert_eq!(outcome.failed, ["HTTPRouteRetry", "GatewayNameMaximumLength"]);
+        assert_eq!(outcome.passed, BTreeSet::from(["HTTPRouteRuleOrder".to_owned()]));
     }
 
     #[test]

@@ -29,6 +29,15 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 pub(super) struct Run {
     pub(super) profiles: Vec<&'static str>,
     pub(super) timeouts: Timeouts,
+    /// The only tests to be run; all, if there are none.
+    pub(super) tests: Vec<String>,
+}
+
+impl Run {
+    /// As the suite was published.
+    pub(super) fn of(profiles: Vec<&'static str>) -> Self {
+        Self { profiles, timeouts: Timeouts::Published, tests: Vec::new() }
+    }
 }
 
 /// Time that tests wait for what they expect.
@@ -44,6 +53,11 @@ pub(super) fn names() -> Vec<&'static str> {
     PROFILES.iter().map(|(name, _)| *name).chain(MESH.iter().copied()).collect()
 }
 
+/// All that can run here.
+pub(super) fn all() -> Vec<&'static str> {
+    PROFILES.iter().map(|(name, _)| *name).collect()
+}
+
 pub(super) fn wanted(args: &Args) -> Result<Vec<&'static str>> {
     if let Some(mesh) = MESH.iter().find(|mesh| args.profile.iter().any(|given| given == *mesh)) {
         bail!("{mesh} cannot run: {NO_MESH}");
@@ -53,7 +67,7 @@ pub(super) fn wanted(args: &Args) -> Result<Vec<&'static str>> {
         [] => name == "GATEWAY-HTTP",
         given => given.iter().any(|given| given == name),
     };
-    Ok(PROFILES.iter().map(|(name, _)| *name).filter(|name| is_wanted(name)).collect())
+    Ok(all().into_iter().filter(|name| is_wanted(name)).collect())
 }
 
 pub(super) fn print_those_not_run() {
@@ -67,12 +81,11 @@ pub(super) fn print_those_not_run() {
 /// Gateway that never is ready.
 pub(super) fn runs(cluster: &Cluster, args: &Args, profiles: Vec<&'static str>) -> Result<Vec<Run>> {
     if args.run_test.is_some() {
-        return Ok(vec![Run { profiles, timeouts: Timeouts::Published }]);
+        return Ok(vec![Run::of(profiles)]);
     }
     let claims = claims(cluster, args)?;
     let (claimed, others) = profiles.into_iter().partition(|profile| is_claimed(profile, &claims));
-    let runs = [(claimed, Timeouts::Published), (others, Timeouts::Short)];
-    let runs = runs.map(|(profiles, timeouts): (Vec<_>, _)| Run { profiles, timeouts });
+    let runs = [Run::of(claimed), Run { timeouts: Timeouts::Short, ..Run::of(others) }];
     Ok(runs.into_iter().filter(|run| !run.profiles.is_empty()).collect())
 }
 
@@ -81,7 +94,7 @@ fn is_claimed(profile: &str, claims: &BTreeSet<String>) -> bool {
 }
 
 /// From where the suite has them: from its option, or the GatewayClass's status.
-fn claims(cluster: &Cluster, args: &Args) -> Result<BTreeSet<String>> {
+pub(super) fn claims(cluster: &Cluster, args: &Args) -> Result<BTreeSet<String>> {
     if let Some(given) = &args.supported_features {
         return Ok(given.split(',').map(str::to_owned).collect());
     }

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Instant;
 
@@ -56,16 +56,13 @@ pub(super) fn run(
     outcome: &mut Outcome,
 ) -> Result<()> {
     let start = Instant::now();
-    let own = cluster.layout().path("artifacts/conformance.test");
-    let suite = newer.unwrap_or(&own);
+    let suite = newer.map_or_else(|| of_cluster(cluster), Path::to_owned);
     let report = report::place(cluster, run);
     let _ = fs::remove_file(&report);
     let mut command = cluster.command(&suite.display().to_string());
     // Plain -test.v says how a test went only when all others that run with it are through.
     // A newer one has unit tests of its own beside it.
-    command
-        .args(["-test.run=^TestConformance$", "-test.v=test2json", "-test.timeout=60m"])
-        .args(flags(args, run, &report));
+    command.args([&selection(run), "-test.v=test2json", "-test.timeout=60m"]).args(flags(args, run, &report));
     command.arg(format!("-cleanup-base-resources={}", objects == Objects::Remove)).args(&args.suite);
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     let log = cluster.layout().log("conformance");
@@ -77,6 +74,19 @@ pub(super) fn run(
     follow(BufReader::new(output), &mut log, outcome)?;
     outcome.finish(child.wait()?, start.elapsed());
     Ok(())
+}
+
+/// The suite that the test cluster has.
+pub(super) fn of_cluster(cluster: &Cluster) -> PathBuf {
+    cluster.layout().path("artifacts/conformance.test")
+}
+
+/// Every conformance test is a subtest.
+fn selection(run: &Run) -> String {
+    match run.tests.as_slice() {
+        [] => "-test.run=^TestConformance$".to_owned(),
+        tests => format!("-test.run=^TestConformance$/^({})$", tests.join("|")),
+    }
 }
 
 /// A file that the first run begins anew.
