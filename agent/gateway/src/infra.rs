@@ -31,11 +31,12 @@ pub use agents::{AgentPod, Agents};
 pub use diff::{Operation, diff, without_clashes};
 pub use endpoints::OTHERS_SLICES;
 pub use host_ports::{HostPortGrant, HostPortRights, HostPortSyntax, PortRange};
+pub(crate) use limits::overlay as overlay_limits;
 pub use name::generated_name;
 pub(crate) use object::name_of;
 pub use object::{Generated, GeneratedKind};
 pub use parameters::{HostPorts, Logging, Mode, NodePorts, Parameters, Pods, ServiceType};
-pub(crate) use parameters::{class_refers, of_class, refers};
+pub(crate) use parameters::{class_refers, of_class, overlay_log, refers};
 
 /// "MUST label all generated resources (Service, Deployment, etc)".
 pub const GATEWAY_NAME_LABEL: &str = "gateway.networking.k8s.io/gateway-name";

@@ -15,6 +15,7 @@ pub(crate) mod credentials;
 pub(crate) mod declared;
 pub(crate) mod frontend_tls;
 pub(crate) mod listener;
+mod listener_settings;
 mod rate_limit;
 pub(crate) mod remote_key_set;
 pub(crate) mod resilience;

@@ -15,7 +15,7 @@ use portcullis_model::{
 use serde_json::{Map, Value, json};
 
 use crate::served::ServedListener;
-use crate::text::{budget_text, listed_texts, policy_texts, proxies_text};
+use crate::text::{budget_text, listed_texts, log_text, open_text, policy_texts, proxies_text};
 
 /// The snapshot as YAML, without keys.
 pub fn dump(snapshot: &Snapshot) -> String {
@@ -199,6 +199,17 @@ fn dump_admission(admission: &Admission) -> Map<String, Value> {
     }
     if let Some(proxies) = &admission.proxies {
         value.insert("proxies".to_owned(), json!(proxies_text(proxies)));
+    }
+    if !admission.open.is_empty() {
+        let open: Vec<_> = admission.open.iter().map(open_text).collect();
+        value.insert("open".to_owned(), json!(open));
+    }
+    if let Some(limits) = &admission.limits {
+        let limits: Map<_, _> = limits.texts().map(|(name, text)| (name.to_owned(), json!(text))).collect();
+        value.insert("limits".to_owned(), Value::Object(limits));
+    }
+    if let Some(terms) = &admission.log {
+        value.insert("accessLog".to_owned(), json!(log_text(terms)));
     }
     if let Some(listed) = &admission.listed {
         value.insert("requests".to_owned(), json!(listed_texts(listed)));

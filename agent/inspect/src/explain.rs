@@ -237,7 +237,7 @@ impl Answer<'_> {
         for (what, text) in at.filter(|it| it.is_at(request.address())).flat_map(ServedListener::sentences) {
             self.line(what, &text);
         }
-        let Admission { budgets, clients, proxies, listed } = &*listener.admission;
+        let Admission { budgets, clients, proxies, listed, open, limits, log } = &*listener.admission;
         if let Some(clients) = clients {
             self.line("clients", &format!("{}; others are refused", text::clients_text(clients)));
         }
@@ -246,6 +246,15 @@ impl Answer<'_> {
         }
         for text in listed.iter().flat_map(|listed| text::listed_texts(listed)) {
             self.line("requests", &text);
+        }
+        for limit in open {
+            self.line("open", &format!("{}; more are refused", text::open_text(limit)));
+        }
+        if let Some(limits) = limits {
+            self.line("limits", &text::limits_text(limits));
+        }
+        if let Some(terms) = log {
+            self.line("log", &text::log_text(terms));
         }
         for budget in budgets {
             self.line("budget", &format!("{}; more are refused", text::budget_text(budget)));

@@ -7,7 +7,8 @@ use portcullis_model::{Admission, Entry, HostPattern, L4Protocol, L4Rule, Listen
 
 use crate::table::table;
 use crate::text::{
-    action_text, budget_text, clients_of_level, l4_action_text, listed_texts, match_text, proxies_text,
+    action_text, budget_text, clients_of_level, l4_action_text, limits_text, listed_texts, log_text,
+    match_text, open_text, proxies_text,
 };
 
 /// A row for each alternative, and after those one for each of the terms, aligned.
@@ -44,7 +45,7 @@ pub fn routes(snapshot: &Snapshot) -> String {
 
 /// All of them hold, whichever object they come from.
 fn terms_of(port: PortKey, listener: &Listener) -> Vec<Vec<String>> {
-    let Admission { budgets, clients, proxies, listed } = &*listener.admission;
+    let Admission { budgets, clients, proxies, listed, open, limits, log } = &*listener.admission;
     let levels = clients.iter().flat_map(|clients| clients.levels());
     let levels = levels.map(|level| ("clients", clients_of_level(level)));
     let budgets = budgets.iter().map(|budget| ("budget", budget_text(budget)));
@@ -52,7 +53,11 @@ fn terms_of(port: PortKey, listener: &Listener) -> Vec<Vec<String>> {
         |(term, text): (&str, String)| vec![number(port), listener.id.to_string(), term.to_owned(), text];
     let proxies = proxies.iter().map(|proxies| ("proxies", proxies_text(proxies)));
     let listed = listed.iter().flat_map(|listed| listed_texts(listed)).map(|text| ("requests", text));
-    levels.chain(budgets).chain(proxies).chain(listed).map(row).collect()
+    let open = open.iter().map(|limit| ("open", open_text(limit)));
+    let limits = limits.iter().map(|limits| ("limits", limits_text(limits)));
+    let log = log.iter().map(|terms| ("log", log_text(terms)));
+    let terms = levels.chain(budgets).chain(proxies).chain(listed);
+    terms.chain(open).chain(limits).chain(log).map(row).collect()
 }
 
 fn row(port: PortKey, listener: &Listener, host: &HostPattern, entry: &Entry) -> Vec<String> {

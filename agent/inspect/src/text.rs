@@ -2,9 +2,9 @@
 
 use portcullis_model::{
     Action, AddressRange, BackendTarget, Budget, ClientList, ClientRules, DirectResponse, GatewayView,
-    L4Action, L4Rule, L4Target, Level, ListedClients, OtherPeers, PolicyState, Protection, ProxyProtocol,
-    Retry, RouteMatch, Rule, SessionCarrier, SessionPersistence, Split, TrafficPolicy, TrustedProxies,
-    ValueMatch, View, Weighted,
+    L4Action, L4Rule, L4Target, Level, ListedClients, ListenerLimits, LogLines, LogPatch, LogTerms,
+    OpenLimit, OtherPeers, PolicyState, Protection, ProxyProtocol, Retry, RouteMatch, Rule, SessionCarrier,
+    SessionPersistence, Split, TrafficPolicy, TrustedProxies, ValueMatch, View, Weighted,
 };
 
 /// `GET PathPrefix /a, header x=1, query q~^a$`
@@ -143,6 +143,34 @@ pub(crate) fn proxies_text(proxies: &ProxyProtocol) -> String {
         OtherPeers::Refuse => "are refused",
     };
     format!("{} name clients by PROXY protocol; others {others}", levels.join(" and of "))
+}
+
+/// `5000 connections open, of Gateway infra/web`
+pub(crate) fn open_text(limit: &OpenLimit) -> String {
+    format!("{} connections open, of {}", limit.most, limit.owner)
+}
+
+/// `headerBytes 4096, idleTimeout 5s`
+pub(crate) fn limits_text(limits: &ListenerLimits) -> String {
+    let texts: Vec<_> = limits.texts().map(|(name, value)| format!("{name} {value}")).collect();
+    texts.join(", ")
+}
+
+/// `on, minimumStatus 400 for the Gateway; on besides`
+pub(crate) fn log_text(terms: &LogTerms) -> String {
+    let text = |patch: &LogPatch| {
+        let lines = match patch.lines {
+            LogLines::None => "off".to_owned(),
+            LogLines::Some => "on".to_owned(),
+        };
+        let format = patch.format.map(|format| format!("format {format:?}"));
+        let status = patch.minimum_status.map(|status| format!("minimumStatus {}", status.as_str()));
+        let texts: Vec<_> = std::iter::once(lines).chain(format).chain(status).collect();
+        texts.join(", ")
+    };
+    let of_gateway = terms.of_gateway.as_ref().map(|patch| format!("{} for the Gateway", text(patch)));
+    let of_listener = terms.of_listener.as_ref().map(|patch| format!("{} besides", text(patch)));
+    of_gateway.into_iter().chain(of_listener).collect::<Vec<_>>().join("; ")
 }
 
 /// A line for each owner who has a say: `X-Forwarded-For of 10.0.0.0/8 is believed; clients none of

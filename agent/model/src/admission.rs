@@ -1,5 +1,6 @@
-//! The terms on which clients are let in, before anything is spent on them: from which addresses,
-//! and how many connections a second.
+//! The terms of listeners: on which clients are let in before anything is spent on them (from which
+//! addresses, and how many connections), who says whose request one is, how large requests may be,
+//! and what is logged.
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -7,7 +8,9 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use crate::{ClientRules, ListedClients, ObjectName, ParentKind, ProxyProtocol};
+use crate::{
+    AccessLog, ClientRules, ListedClients, ListenerLimits, LogTerms, ObjectName, ParentKind, ProxyProtocol,
+};
 
 /// The terms of a listener. Those of wider scope hold as well: each protects what its owner has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -23,6 +26,12 @@ pub struct Admission {
     /// The proxies that list the clients of requests, and the clients that are permitted then.
     /// `None` if clients are those of connections, or as the agent is started.
     pub listed: Option<Arc<ListedClients>>,
+    /// Connections at a time, in the order of budgets: each of them holds.
+    pub open: Vec<OpenLimit>,
+    /// Beside those of the Gateway.
+    pub limits: Option<Box<ListenerLimits>>,
+    /// `None` if policies do not say.
+    pub log: Option<LogTerms>,
 }
 
 /// New connections that an agent takes for an object, however many listeners and cores it has.
@@ -34,6 +43,13 @@ pub struct Budget {
     pub burst: NonZeroU32,
 }
 
+/// Connections that an agent has open for an object, however many listeners and cores it has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpenLimit {
+    pub owner: BudgetOwner,
+    pub most: NonZeroU32,
+}
+
 /// The object, or the listener of one, whose connections share a budget. As long as it is the same,
 /// what has been taken is taken.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -41,6 +57,15 @@ pub struct BudgetOwner {
     pub kind: ParentKind,
     pub name: ObjectName,
     pub listener: Option<Arc<str>>,
+}
+
+// === impl Admission ===
+
+impl Admission {
+    /// The access log of a listener whose Gateway has this one by its parameters.
+    pub fn access_log(&self, parameters: Option<AccessLog>) -> Option<AccessLog> {
+        self.log.as_ref().map_or(parameters, |terms| terms.log(parameters))
+    }
 }
 
 // === impl BudgetOwner ===

@@ -28,6 +28,8 @@ mod key_set;
 mod l4;
 mod listed_clients;
 mod listener;
+mod listener_limits;
+mod log_terms;
 mod name;
 mod parent_kind;
 mod password_file;
@@ -50,7 +52,7 @@ mod traffic_policy;
 mod unserved;
 
 pub use address_range::{AddressRange, AddressRangeSyntax};
-pub use admission::{Admission, Budget, BudgetOwner};
+pub use admission::{Admission, Budget, BudgetOwner, OpenLimit};
 pub use authentication::{
     ApiKeys, Authentication, BasicPasswords, ClaimHeader, ClaimPath, CredentialForwarding, CredentialSource,
     Expiry, JwtProvider, KeySource, RequiredClaim, Requirement,
@@ -77,6 +79,8 @@ pub use key_set::{KeyKinds, KeySet, KeySetError};
 pub use l4::{L4Action, L4Backend, L4Rule, L4Target, ServerNames};
 pub use listed_clients::{Believer, GatewayView, ListedClients, TrustedProxies, View};
 pub use listener::{ClientCertificates, Listener, ListenerFilter, ListenerId, Serves, TlsTermination};
+pub use listener_limits::ListenerLimits;
+pub use log_terms::{LogLines, LogPatch, LogTerms};
 pub use name::ObjectName;
 pub use parent_kind::ParentKind;
 pub use password_file::{PasswordFile, PasswordFileError, PasswordHash};

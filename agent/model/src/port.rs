@@ -6,7 +6,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::{
-    Admission, Budget, ClientAddress, ClientRanges, Gateway, HostMap, Listener, ParentKind, PortKey, Serves,
+    Admission, Budget, ClientAddress, ClientRanges, Gateway, HostMap, Listener, ListenerLimits, OpenLimit,
+    ParentKind, PortKey, Serves,
 };
 
 #[derive(Clone, Debug)]
@@ -139,14 +140,31 @@ impl PortListeners {
     /// The budgets that all listeners have, in the order of one of them: those of what is above
     /// them all. One that a listener has of its own leaves the others in common.
     pub fn common_budgets(&self) -> impl Iterator<Item = &Budget> {
+        self.common(|admission| &admission.budgets)
+    }
+
+    /// The same of limits of open connections.
+    pub fn common_open(&self) -> impl Iterator<Item = &OpenLimit> {
+        self.common(|admission| &admission.open)
+    }
+
+    fn common<'p, T: PartialEq + 'p>(&'p self, of: fn(&Admission) -> &Vec<T>) -> impl Iterator<Item = &'p T> {
         let first = self.iter().next().map(|listener| &listener.admission);
-        let have_all = move |budget: &&Budget| {
+        let have_all = move |term: &&T| {
             let has = |it: &Arc<Admission>| {
-                first.is_some_and(|first| Arc::ptr_eq(it, first)) || it.budgets.contains(budget)
+                first.is_some_and(|first| Arc::ptr_eq(it, first)) || of(it).contains(term)
             };
             self.iter().all(|listener| has(&listener.admission))
         };
-        first.into_iter().flat_map(|admission| &admission.budgets).filter(have_all)
+        first.into_iter().flat_map(move |admission| of(admission)).filter(have_all)
+    }
+
+    /// The limits to which connections are held before it is known for which listener they are: the
+    /// loosest of all, where each has one.
+    pub fn common_limits(&self) -> Option<ListenerLimits> {
+        let mut all = self.iter().map(|listener| listener.admission.limits.as_deref());
+        let first = all.next()??.clone();
+        all.try_fold(first, |loosest, limits| Some(loosest.or(limits?)))
     }
 
     /// In the protocols of the listeners.

@@ -13,6 +13,7 @@ pub(crate) mod frame_budget;
 pub(crate) mod framing;
 pub(crate) mod hello;
 pub(crate) mod listener;
+pub(crate) mod open_limit;
 pub(crate) mod pace;
 pub(crate) mod progress;
 pub(crate) mod proxy_header;

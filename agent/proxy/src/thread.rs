@@ -25,6 +25,7 @@ use crate::client::clients::Clients;
 use crate::client::connection::{Opened, Opener};
 use crate::client::connection_limit::{ConnectionLimits, SharedCounts};
 use crate::client::listener::Listeners;
+use crate::client::open_limit::SharedOpen;
 use crate::client::tls::TlsFactory;
 use crate::client::turns::HandshakeTurns;
 use crate::core::clock;
@@ -72,6 +73,7 @@ pub(crate) enum Command {
 pub(crate) struct Shared {
     connections: SharedCounts,
     pub(crate) budgets: SharedBudgets,
+    open: SharedOpen,
     rate_limits: SharedRateLimits,
     sessions: SessionCount,
     /// As long as there are none that all agents have.
@@ -184,6 +186,7 @@ impl Shared {
             key_sets,
             connections: SharedCounts::default(),
             budgets: SharedBudgets::default(),
+            open: SharedOpen::default(),
             rate_limits: SharedRateLimits::default(),
             sessions: SessionCount::default(),
             hops: Hops::default(),
@@ -202,8 +205,18 @@ impl Core {
         shared: Shared,
         access_log: AccessLog,
     ) -> Self {
-        let Shared { connections, budgets, rate_limits, sessions, keys, hops, health, passwords, key_sets } =
-            shared;
+        let Shared {
+            connections,
+            budgets,
+            open,
+            rate_limits,
+            sessions,
+            keys,
+            hops,
+            health,
+            passwords,
+            key_sets,
+        } = shared;
         let snapshot = Rc::<SnapshotCell>::default();
         let counters = Rc::<CoreCounters>::default();
         let buffers = settings.buffers / settings.cores.max(1) as u64;
@@ -213,7 +226,7 @@ impl Core {
         let encoders = Rc::new(Encoders::new(buffers / 4));
         let access_log = Rc::new(access_log);
         let connection_limits = Rc::new(ConnectionLimits::new(agent, connections));
-        let listeners = Rc::new(Listeners::new(tls, budgets, keys.clone()));
+        let listeners = Rc::new(Listeners::new(tls, budgets, open, keys.clone()));
         let tasks = TaskTracker::new();
         let pools = Pools::new(settings.upstream.clone(), snapshot.clone(), counters.clone(), health);
         let pools = Rc::new(pools);
@@ -400,7 +413,7 @@ impl Server {
     async fn serve(self: Rc<Self>, stream: TcpStream, peer: SocketAddr) {
         match self.opener.open(stream, peer).await {
             Some(Opened::Http(connection)) => {
-                connection::serve(connection, &self.clients, self.service.clone()).await;
+                connection::serve(*connection, &self.clients, self.service.clone()).await;
             }
             Some(Opened::L4(connection)) => self.stream_forwarder.serve(*connection).await,
             None => {}

@@ -30,6 +30,7 @@ const NAMES: &[(&str, &str)] = &[
     ("GatewayListenersFiltersRequestsExternalAuthGrpc", "ExternalAuthGrpc"),
     ("GatewayListenersFiltersRequestsExternalAuthHttp", "ExternalAuthHttp"),
     ("GatewayListenersTls", "ListenerTls"),
+    ("GatewayParametersAccessLog", "AccessLogSpec"),
     ("GatewayParametersClaims", "GatewayParametersClaim"),
     ("GatewayParametersClaimsNamespaces", "LabelSelector"),
     ("GatewayParametersClaimsNamespacesMatchExpressions", "LabelSelectorRequirement"),

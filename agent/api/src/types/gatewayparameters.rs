@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use kube::CustomResource;
 use serde::{Deserialize, Serialize};
 
-use super::shared::LabelSelector;
+use super::shared::{AccessLogSpec, LabelSelector};
 
 #[derive(CustomResource, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 #[kube(
@@ -20,7 +20,7 @@ use super::shared::LabelSelector;
 #[kube(derive = "Default")]
 pub struct GatewayParametersSpec {
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "accessLog")]
-    pub access_log: Option<GatewayParametersAccessLog>,
+    pub access_log: Option<AccessLogSpec>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claims: Option<Vec<GatewayParametersClaim>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -35,16 +35,6 @@ pub struct GatewayParametersSpec {
     pub mode: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service: Option<GatewayParametersService>,
-}
-
-#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
-pub struct GatewayParametersAccessLog {
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub enabled: Option<bool>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub format: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none", rename = "minimumStatus")]
-    pub minimum_status: Option<i32>,
 }
 
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]

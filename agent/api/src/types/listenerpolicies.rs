@@ -3,7 +3,7 @@
 use kube::CustomResource;
 use serde::{Deserialize, Serialize};
 
-use super::shared::{PolicyStatus, PolicyTargetReference};
+use super::shared::{AccessLogSpec, PolicyStatus, PolicyTargetReference};
 
 #[derive(CustomResource, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 #[kube(group = "portcullis.dev", version = "v1alpha1", kind = "ListenerPolicy", plural = "listenerpolicies")]
@@ -13,6 +13,8 @@ use super::shared::{PolicyStatus, PolicyTargetReference};
 #[kube(derive = "PartialEq")]
 #[kube(derive = "Default")]
 pub struct ListenerPolicySpec {
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "accessLog")]
+    pub access_log: Option<AccessLogSpec>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allow: Option<Vec<String>>,
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "clientAddress")]
@@ -21,6 +23,8 @@ pub struct ListenerPolicySpec {
     pub connections: Option<ListenerPolicyConnections>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deny: Option<Vec<String>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<ListenerPolicyLimits>,
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "proxyProtocol")]
     pub proxy_protocol: Option<ListenerPolicyProxyProtocol>,
     #[serde(rename = "targetRefs")]
@@ -41,8 +45,30 @@ pub struct ListenerPolicyClientAddress {
 pub struct ListenerPolicyConnections {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub burst: Option<i32>,
-    #[serde(rename = "perSecond")]
-    pub per_second: i32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub open: Option<i32>,
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "perSecond")]
+    pub per_second: Option<i32>,
+}
+
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
+pub struct ListenerPolicyLimits {
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "headerBytes")]
+    pub header_bytes: Option<i32>,
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "headerFields")]
+    pub header_fields: Option<i32>,
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "headerTimeout")]
+    pub header_timeout: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "http2IdleTimeout")]
+    pub http2_idle_timeout: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "http2Streams")]
+    pub http2_streams: Option<i32>,
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "idleTimeout")]
+    pub idle_timeout: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "requestsPerConnection")]
+    pub requests_per_connection: Option<i32>,
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "targetBytes")]
+    pub target_bytes: Option<i32>,
 }
 
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]

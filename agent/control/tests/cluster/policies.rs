@@ -37,7 +37,7 @@ fn rows() -> Vec<Row> {
     };
     vec![
         (
-            "needs one of connections, allow, deny, proxyProtocol and clientAddress",
+            "needs one of connections, allow, deny, proxyProtocol, clientAddress, limits and accessLog",
             with_terms(json!({"allow": []})),
             with_terms(json!({})),
         ),
@@ -119,9 +119,39 @@ fn rows() -> Vec<Row> {
             with_terms(json!({"connections": {"perSecond": 1_000_001}})),
         ),
         (
-            "spec.connections.perSecond: Required",
+            "needs perSecond or open",
+            with_terms(json!({"connections": {"open": 1}})),
+            with_terms(json!({"connections": {}})),
+        ),
+        (
+            "burst needs perSecond",
             with_terms(json!({"connections": {"perSecond": 1, "burst": 2}})),
-            with_terms(json!({"connections": {"burst": 2}})),
+            with_terms(json!({"connections": {"open": 1, "burst": 2}})),
+        ),
+        (
+            "spec.connections.open",
+            with_terms(json!({"connections": {"open": 10_000_000}})),
+            with_terms(json!({"connections": {"open": 0}})),
+        ),
+        (
+            "spec.limits",
+            with_terms(json!({"limits": {"headerFields": 10}})),
+            with_terms(json!({"limits": {}})),
+        ),
+        (
+            "spec.limits.requestsPerConnection",
+            with_terms(json!({"limits": {"requestsPerConnection": 1}})),
+            with_terms(json!({"limits": {"requestsPerConnection": 0}})),
+        ),
+        (
+            "must be 1s to 24h",
+            with_terms(json!({"limits": {"idleTimeout": "1s"}})),
+            with_terms(json!({"limits": {"idleTimeout": "999ms"}})),
+        ),
+        (
+            "spec.accessLog.format",
+            with_terms(json!({"accessLog": {"format": "Text"}})),
+            with_terms(json!({"accessLog": {"format": "XML"}})),
         ),
         (
             "spec.connections.burst",

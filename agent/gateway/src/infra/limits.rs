@@ -15,7 +15,7 @@ use crate::route::parse_duration;
 const SHORTEST: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
 
-pub(super) fn overlay(limits: &mut Limits, given: &GatewayParametersLimits) -> Result<(), Fault> {
+pub(crate) fn overlay(limits: &mut Limits, given: &GatewayParametersLimits) -> Result<(), Fault> {
     if let Some(connections) = number("connections", given.connections, 1..=i32::MAX.unsigned_abs())? {
         limits.connections = Some(connections);
     }

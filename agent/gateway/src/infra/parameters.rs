@@ -7,9 +7,10 @@ use std::collections::BTreeMap;
 use http::StatusCode;
 use portcullis_api::types::gatewayclasses::GatewayClass;
 use portcullis_api::types::gatewayparameters::{
-    GatewayParametersAccessLog, GatewayParametersDedicated, GatewayParametersService, GatewayParametersSpec,
+    GatewayParametersDedicated, GatewayParametersService, GatewayParametersSpec,
 };
 use portcullis_api::types::gateways::Gateway;
+use portcullis_api::types::shared::AccessLogSpec;
 use portcullis_api::{Kind, Objects};
 use portcullis_model::{AccessLog, AddressRange, Gateway as ServedGateway, Limits, LogFormat, ObjectName};
 use serde_json::{Map, Value};
@@ -313,7 +314,7 @@ impl Parameters {
     }
 }
 
-fn overlay_log(log: &mut AccessLog, given: &GatewayParametersAccessLog) -> Result<(), Fault> {
+pub(crate) fn overlay_log(log: &mut AccessLog, given: &AccessLogSpec) -> Result<(), Fault> {
     if let Some(format) = &given.format {
         let formats = [("JSON", LogFormat::Json), ("Text", LogFormat::Text)];
         log.format = choice("accessLog.format", format, &formats)?;

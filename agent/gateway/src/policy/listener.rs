@@ -11,11 +11,12 @@ use portcullis_api::types::listenerpolicies::{
     ListenerPolicy, ListenerPolicyClientAddress, ListenerPolicyConnections, ListenerPolicyProxyProtocol,
 };
 use portcullis_model::{
-    AddressRange, Admission, Budget, BudgetOwner, ClientList, ClientRules, ObjectName, OtherPeers,
-    ParentKind, TrustedProxies,
+    AddressRange, Admission, Budget, BudgetOwner, ClientList, ClientRules, ListenerLimits, LogPatch,
+    ObjectName, OpenLimit, OtherPeers, ParentKind, TrustedProxies,
 };
 
 use super::declared::Target;
+use super::listener_settings;
 use crate::protocol::Protocol;
 use crate::{Fault, Reason};
 
@@ -24,6 +25,8 @@ use crate::{Fault, Reason};
 const MOST_RANGES: usize = 128;
 /// New connections a second, and at once.
 const MOST_CONNECTIONS: i32 = 1_000_000;
+/// Connections at a time.
+const MOST_OPEN: i32 = 10_000_000;
 /// Proxies that a request may have passed.
 const MOST_HOPS: usize = 16;
 
@@ -34,9 +37,13 @@ pub(crate) type Declared = super::declared::Declared<Terms>;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Terms {
     rate: Option<Rate>,
+    /// Connections at a time.
+    open: Option<NonZeroU32>,
     clients: Option<ClientList>,
     proxies: Option<Proxies>,
     listed: Option<Listed>,
+    limits: Option<ListenerLimits>,
+    log: Option<LogPatch>,
 }
 
 /// A field that some listeners cannot heed.
@@ -82,27 +89,29 @@ impl Terms {
         let spec = &policy.spec;
         let list = |field, texts: &Option<Vec<String>>| ranges(field, texts.as_deref().unwrap_or_default());
         let (allow, deny) = (list("allow", &spec.allow), list("deny", &spec.deny));
-        let rate = spec.connections.as_ref().map(Rate::of).transpose();
+        let connections = spec.connections.as_ref().map(connections).transpose();
+        let limits = spec.limits.as_ref().map(listener_settings::limits).transpose();
+        let log = spec.access_log.as_ref().map(listener_settings::log).transpose();
         let proxies = spec.proxy_protocol.as_ref().map(Proxies::of).transpose();
         let listed = spec.client_address.as_ref().map(Listed::of).transpose();
         let faults = [
             allow.clone().err(),
             deny.clone().err(),
-            rate.clone().err(),
+            connections.clone().err(),
             proxies.clone().err(),
             listed.clone().err(),
+            limits.clone().err(),
+            log.clone().err(),
         ];
         let texts: Vec<_> = faults.into_iter().flatten().collect();
-        let (Ok(allow), Ok(deny), Ok(rate), Ok(proxies), Ok(listed)) = (allow, deny, rate, proxies, listed)
-        else {
-            let message = format!(
-                "{}; until that is right, no client is let in at what the policy is about",
-                texts.join("; ")
-            );
-            return Err(Fault::not_accepted(Reason::Invalid, message));
+        let (Ok(allow), Ok(deny), Ok(connections), Ok(proxies)) = (allow, deny, connections, proxies) else {
+            return Err(closing(&texts));
         };
+        let (Ok(listed), Ok(limits), Ok(log)) = (listed, limits, log) else { return Err(closing(&texts)) };
         let is_any = allow.is_empty() && deny.is_empty();
-        Ok(Self { rate, clients: (!is_any).then_some(ClientList { allow, deny }), proxies, listed })
+        let (rate, open) = connections.unwrap_or_default();
+        let clients = (!is_any).then_some(ClientList { allow, deny });
+        Ok(Self { rate, open, clients, proxies, listed, limits, log })
     }
 
     /// No client is let in.
@@ -142,37 +151,70 @@ impl Terms {
             places: "on UDP, whose datagrams have no header",
         });
         let is_http = matches!(protocol, Protocol::Http | Protocol::Https | Protocol::Unknown);
-        let listed = self.listed.as_ref().filter(|_| !is_http).map(|_| Unfit {
-            field: "clientAddress",
-            listener: "is none of HTTP or HTTPS, and nothing else has an X-Forwarded-For",
+        let unfit = |field| Unfit {
+            field,
+            listener: "is none of HTTP or HTTPS, and has no requests that it could be about",
             places: "where there are no requests of HTTP",
+        };
+        let listed = self.listed.as_ref().filter(|_| !is_http).map(|_| unfit("clientAddress"));
+        let limits = self.limits.as_ref().filter(|_| !is_http).map(|_| unfit("limits"));
+        let open = self.open.filter(|_| protocol == Protocol::Udp).map(|_| Unfit {
+            field: "connections.open",
+            listener: "has protocol UDP, which has no connections",
+            places: "on UDP, which has no connections",
         });
-        proxies.into_iter().chain(listed)
+        proxies.into_iter().chain(listed).chain(limits).chain(open)
+    }
+
+    pub(crate) fn limits(&self) -> Option<&ListenerLimits> {
+        self.limits.as_ref()
+    }
+
+    pub(crate) fn log(&self) -> Option<LogPatch> {
+        self.log
     }
 
     pub(crate) fn budget(&self, target: &Target) -> Option<Budget> {
         let Rate { per_second, burst } = self.rate?;
-        let kind = match target.object.kind {
-            Kind::Gateway => ParentKind::Gateway,
-            Kind::ListenerSet => ParentKind::ListenerSet,
-            _ => return None,
-        };
-        let (name, listener) = (target.object.name.clone(), target.section.clone());
-        let owner = BudgetOwner { kind, name, listener };
-        Some(Budget { owner, per_second, burst })
+        Some(Budget { owner: owner(target)?, per_second, burst })
+    }
+
+    pub(crate) fn open(&self, target: &Target) -> Option<OpenLimit> {
+        Some(OpenLimit { most: self.open?, owner: owner(target)? })
     }
 }
 
-impl Rate {
-    fn of(connections: &ListenerPolicyConnections) -> Result<Self, String> {
-        let number = |field, value: i32| {
-            let number = u32::try_from(value).ok().and_then(NonZeroU32::new);
-            let number = number.filter(|_| value <= MOST_CONNECTIONS);
-            number.ok_or_else(|| format!("connections.{field} is {value}: write 1 to {MOST_CONNECTIONS}"))
-        };
-        let per_second = number("perSecond", connections.per_second)?;
-        let burst = connections.burst.map(|burst| number("burst", burst)).transpose()?;
-        Ok(Self { per_second, burst: burst.unwrap_or(per_second) })
+fn closing(faults: &[String]) -> Fault {
+    let closed = "until that is right, no client is let in at what the policy is about";
+    Fault::not_accepted(Reason::Invalid, format!("{}; {closed}", faults.join("; ")))
+}
+
+fn owner(target: &Target) -> Option<BudgetOwner> {
+    let kind = match target.object.kind {
+        Kind::Gateway => ParentKind::Gateway,
+        Kind::ListenerSet => ParentKind::ListenerSet,
+        _ => return None,
+    };
+    let (name, listener) = (target.object.name.clone(), target.section.clone());
+    Some(BudgetOwner { kind, name, listener })
+}
+
+/// New connections, and those at a time.
+fn connections(given: &ListenerPolicyConnections) -> Result<(Option<Rate>, Option<NonZeroU32>), String> {
+    let number = |field, value: i32, most| {
+        let number = u32::try_from(value).ok().and_then(NonZeroU32::new).filter(|_| value <= most);
+        number.ok_or_else(|| format!("connections.{field} is {value}: write 1 to {most}"))
+    };
+    let per_second = given.per_second.map(|it| number("perSecond", it, MOST_CONNECTIONS)).transpose()?;
+    let burst = given.burst.map(|it| number("burst", it, MOST_CONNECTIONS)).transpose()?;
+    let open = given.open.map(|it| number("open", it, MOST_OPEN)).transpose()?;
+    match (per_second, burst) {
+        (None, Some(_)) => Err("connections.burst needs perSecond".to_owned()),
+        (None, None) if open.is_none() => Err("connections: write perSecond or open".to_owned()),
+        (None, None) => Ok((None, open)),
+        (Some(per_second), burst) => {
+            Ok((Some(Rate { per_second, burst: burst.unwrap_or(per_second) }), open))
+        }
     }
 }
 
@@ -323,6 +365,24 @@ mod tests {
             ),
             (json!({"connections": {"perSecond": 0}}), "connections.perSecond is 0: write 1 to 1000000"),
             (json!({"connections": {"perSecond": 1, "burst": -1}}), "connections.burst is -1"),
+            (json!({"connections": {}}), "connections: write perSecond or open"),
+            (json!({"connections": {"open": 1, "burst": 1}}), "connections.burst needs perSecond"),
+            (json!({"connections": {"open": 0}}), "connections.open is 0: write 1 to 10000000"),
+            (json!({"limits": {}}), "limits is empty"),
+            (
+                json!({"limits": {"headerBytes": 1}}),
+                "limits.headerBytes 1 is out of range: use 1024 to 65536",
+            ),
+            (
+                json!({"limits": {"idleTimeout": "1ms"}}),
+                "limits.idleTimeout 1ms is out of range: use 1s to 24h",
+            ),
+            (
+                json!({"limits": {"requestsPerConnection": 0}}),
+                "limits.requestsPerConnection 0 is out of range",
+            ),
+            (json!({"accessLog": {"format": "XML"}}), "accessLog.format \"XML\" is not supported"),
+            (json!({"accessLog": {"minimumStatus": 600}}), "accessLog.minimumStatus 600 is out of range"),
             (json!({"connections": {"perSecond": 1_000_001}}), "connections.perSecond is 1000001"),
         ] {
             let mut spec = spec;

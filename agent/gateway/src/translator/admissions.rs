@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use portcullis_api::{Kind, ObjectKey, Objects};
 use portcullis_model::{
-    Admission, ClientList, ClientRules, GatewayView, ListedClients, ObjectName, ParentKind, ProxyProtocol,
-    TrustedProxies, View,
+    Admission, ClientList, ClientRules, GatewayView, ListedClients, LogPatch, LogTerms, ObjectName,
+    ParentKind, ProxyProtocol, TrustedProxies, View,
 };
 
 use super::changes::ChangedObjects;
@@ -83,9 +83,9 @@ impl Admissions {
             _ if own.is_some_and(|terms| terms.unfit(protocol).next().is_some()) => {
                 Arc::new(Terms::without_clients())
             }
-            // Datagrams have no header that could name a client.
-            Protocol::Udp if of_connections.proxies.is_some() => {
-                Arc::new(Admission { proxies: None, ..(**of_connections).clone() })
+            // Datagrams have no header that could name a client, and no connections.
+            Protocol::Udp if of_connections.proxies.is_some() || !of_connections.open.is_empty() => {
+                Arc::new(Admission { proxies: None, open: Vec::new(), ..(**of_connections).clone() })
             }
             _ => of_connections.clone(),
         }
@@ -182,24 +182,46 @@ impl Levels<'_> {
             |(target, terms): &(&Target, &Terms)| terms.proxies().is_some() && !self.is_gateways(target);
         let misplaced = Terms::closed().clients().filter(|_| terms().any(is_misplaced)).cloned();
         let unread = unread.or(misplaced);
+        let open: Vec<_> = terms().filter_map(|(target, terms)| terms.open(target)).collect();
+        let limits = terms().filter_map(|(_, terms)| terms.limits()).cloned();
+        let limits = limits.reduce(|one, other| one.and(&other)).map(Box::new);
+        let log = self.log();
         let all: Vec<_> =
             terms().filter_map(|(_, terms)| terms.clients()).cloned().chain(unread.clone()).collect();
         let proxies = self.proxies();
-        let of_connections = Arc::new(Admission {
-            budgets: budgets.clone(),
+        let of_connections = Admission {
+            budgets,
             clients: rules(all).map(Arc::new),
-            proxies: proxies.clone(),
+            proxies,
             listed: None,
-        });
-        match self.listed() {
-            None => Composed { of_requests: of_connections.clone(), of_connections },
+            open,
+            limits: None,
+            log,
+        };
+        let of_requests = match self.listed() {
+            None if limits.is_none() => None,
+            None => Some(Admission { limits, ..of_connections.clone() }),
             Some((listed, others)) => {
                 let clients = rules(others.into_iter().chain(unread).collect()).map(Arc::new);
                 let listed = Some(Arc::new(listed));
-                let of_requests = Arc::new(Admission { budgets, clients, proxies, listed });
-                Composed { of_requests, of_connections }
+                Some(Admission { clients, listed, limits, ..of_connections.clone() })
             }
-        }
+        };
+        let of_connections = Arc::new(of_connections);
+        let of_requests = of_requests.map_or_else(|| of_connections.clone(), Arc::new);
+        Composed { of_requests, of_connections }
+    }
+
+    /// The narrowest level's word counts, field by field; the Gateway's and that of another owner
+    /// of the listener by themselves.
+    fn log(&self) -> Option<LogTerms> {
+        let logs = self.terms.iter().filter_map(|(target, terms)| Some((target, terms.log()?)));
+        let (of_gateway, of_listener): (Vec<_>, Vec<_>) =
+            logs.partition(|(target, _)| self.is_gateways(target));
+        let [of_gateway, of_listener] = [of_gateway, of_listener]
+            .map(|levels| levels.into_iter().map(|(_, patch)| patch).reduce(LogPatch::within));
+        let terms = LogTerms { of_gateway, of_listener };
+        (terms != LogTerms::default()).then_some(terms)
     }
 
     fn is_gateways(&self, target: &Target) -> bool {

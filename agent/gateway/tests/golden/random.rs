@@ -447,12 +447,14 @@ fn listener_policy(namespace: &str, dice: &mut Dice) -> Value {
             "sectionName": dice.maybe(|dice| json!(dice.pick(&["l0", "l1"])))})
     };
     let targets: Vec<_> = (0..=dice.roll(3)).map(|_| target(dice)).collect();
-    let connections = dice.maybe(|dice| json!({"perSecond": dice.roll(3)}));
+    let connections = dice.maybe(|dice| json!({"perSecond": dice.roll(3), "open": dice.maybe(|_| json!(5))}));
+    let limits = dice.maybe(|dice| json!({"http2Streams": dice.pick(&[0, 5, 9])}));
+    let log = dice.maybe(|dice| json!({"enabled": dice.pick(&[true, false])}));
     let deny = dice.maybe(|dice| json!([dice.pick(&["10.0.0.0/8", "10.0.0.0/8", "10.0.0.0/33"])]));
     let proxies = dice.maybe(|dice| json!({"from": [dice.pick(&["10.0.0.1", "10.0.0.1", "::/0"])]}));
     let address = dice.maybe(|dice| json!({"trustedHops": dice.pick(&[0, 1, 1, 17])}));
     let content = json!({"spec": {"targetRefs": targets, "connections": connections, "deny": deny,
-        "proxyProtocol": proxies, "clientAddress": address}});
+        "proxyProtocol": proxies, "clientAddress": address, "limits": limits, "accessLog": log}});
     manifest("portcullis.dev/v1alpha1", "ListenerPolicy", namespace, name, dice, content)
 }
 

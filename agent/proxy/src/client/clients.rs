@@ -5,6 +5,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU32;
 use std::pin::Pin;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use std::time::Duration;
 
 use foldhash::fast::RandomState;
 use http::HeaderValue;
-use portcullis_model::{Believer, Limits, ObjectName, PortListeners};
+use portcullis_model::{Believer, Limits, ListenerLimits, ObjectName, PortListeners};
 
 use crate::client::client_identity::ClientIdentity;
 use crate::client::connection::{Charge, ClientTls, Version};
@@ -66,7 +67,11 @@ pub(crate) struct Client {
     permit: ConnectionPermit,
     version: Version,
     charge: RefCell<Charge>,
-    idle_limit: IdleLimit,
+    idle_limit: Cell<IdleLimit>,
+    /// Ticks that a head may take.
+    head_limit: Cell<u32>,
+    /// Requests at listeners that limit them.
+    requests: Cell<u32>,
     pub(super) under_way: Rc<Cell<usize>>,
     /// Time since which the connection waits for the client alone, plus one; 0 if it does not.
     stalled_since: Cell<u32>,
@@ -143,7 +148,8 @@ impl Client {
         clients: &Clients,
     ) -> Self {
         let ClientTls { listener, identity, server_name } = tls;
-        let idle_limit = IdleLimit::of(version, permit.limits());
+        let idle_limit = Cell::new(IdleLimit::of(version, permit.limits()));
+        let head_limit = Cell::new(clock::ticks(permit.limits().header_timeout));
         let address = HeaderValue::from_str(&peer.ip().to_canonical().to_string());
         Self {
             peer,
@@ -162,6 +168,8 @@ impl Client {
             version,
             charge: RefCell::new(charge),
             idle_limit,
+            head_limit,
+            requests: Cell::default(),
             under_way: clients.under_way.clone(),
             stalled_since: Cell::new(0),
             pace: Cell::default(),
@@ -195,14 +203,45 @@ impl Client {
         listener: &ListenerState,
         listed: impl Fn(Believer) -> Option<IpAddr>,
     ) -> Result<(), NotAdmitted> {
+        if let Some(limits) = &listener.listener.admission.limits {
+            self.count(limits.requests);
+        }
         listener.permit(self.peer.ip())?;
         listener.permit_listed(self.peer.ip(), listed)?;
+        if listener.limits_open() {
+            listener.occupy(&self.permit.places, self.peer.ip())?;
+        }
         if !listener.has_budgets() {
             return Ok(());
         }
         match &mut *self.charge.borrow_mut() {
             Charge::Before => Ok(()),
             Charge::ByListener(charged) => listener.charge(charged, self.peer.ip()),
+        }
+    }
+
+    /// Holds the connection to limits besides its Gateway's, which all listeners have that it can
+    /// be for: none of them is to end what is another's.
+    pub(crate) fn tighten(&self, limits: &ListenerLimits) {
+        if let Some(time) = limits.header_timeout {
+            self.head_limit.set(self.head_limit.get().min(clock::ticks(time)));
+        }
+        let idle = match self.version {
+            Version::Http1 => limits.idle_timeout,
+            Version::Http2 => limits.http2_idle_timeout,
+        };
+        if let Some(time) = idle {
+            let known = self.idle_limit.get();
+            self.idle_limit.set(IdleLimit { ticks: known.ticks.min(clock::ticks(time)), ..known });
+        }
+    }
+
+    /// Counts a request at a listener that limits them: after the last one the connection ends.
+    fn count(&self, most: Option<NonZeroU32>) {
+        let Some(most) = most else { return };
+        self.requests.set(self.requests.get().saturating_add(1));
+        if self.requests.get() >= most.get() && self.phase.get() == Phase::Serve {
+            self.drain();
         }
     }
 
@@ -283,11 +322,10 @@ impl Client {
     }
 
     fn sweep(&self, pacing: Option<Pacing>) {
-        let for_head = clock::ticks(self.limits().header_timeout);
-        if self.progress.head_age().is_some_and(|age| age > for_head) {
+        if self.progress.head_age().is_some_and(|age| age > self.head_limit.get()) {
             self.abort(ExceededLimit::HeaderTimeout);
-        } else if self.stalled() > self.idle_limit.ticks {
-            self.abort(self.idle_limit.limit);
+        } else if self.stalled() > self.idle_limit.get().ticks {
+            self.abort(self.idle_limit.get().limit);
         } else if pacing.is_some_and(|pacing| self.is_too_slow(pacing)) {
             self.abort(ExceededLimit::MinimumRate);
         } else if self.progress.idle_age().is_some_and(|age| age > self.longest_idle()) {
@@ -321,8 +359,8 @@ impl Client {
 
     fn longest_idle(&self) -> u32 {
         match self.phase.get() {
-            Phase::Drain => self.idle_limit.ticks.min(QUIET),
-            Phase::Serve | Phase::Finish | Phase::Abort => self.idle_limit.ticks,
+            Phase::Drain => self.idle_limit.get().ticks.min(QUIET),
+            Phase::Serve | Phase::Finish | Phase::Abort => self.idle_limit.get().ticks,
         }
     }
 

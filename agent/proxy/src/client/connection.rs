@@ -22,7 +22,8 @@ use crate::client::budget::{Bucket, Charged};
 use crate::client::client_identity::ClientIdentity;
 use crate::client::connection_limit::{ConnectionLimits, ConnectionPermit};
 use crate::client::hello::{Hello, Refused, read_hello};
-use crate::client::listener::{ListenerState, Listeners, Refusal};
+use crate::client::listener::{ListenerState, Listeners, PortTerms, Refusal};
+use crate::client::open_limit::OpenCount;
 use crate::client::proxy_header;
 use crate::client::stream::Transport;
 use crate::client::tls::{UNRECOGNIZED_NAME, normal_name};
@@ -51,7 +52,7 @@ pub(crate) struct Opener {
 
 /// A connection, by what follows on it.
 pub(crate) enum Opened {
-    Http(Connection),
+    Http(Box<Connection>),
     L4(Box<L4Connection>),
 }
 
@@ -63,6 +64,8 @@ pub(crate) struct Connection {
     pub permit: ConnectionPermit,
     pub start: Negotiated,
     pub charge: Charge,
+    /// Without TLS, the terms of the port, as the listener is not known.
+    pub terms: Option<Rc<PortTerms>>,
 }
 
 /// The time at which a connection is taken from the budgets of listeners.
@@ -101,6 +104,7 @@ struct Admitted {
     permit: ConnectionPermit,
     first: First,
     charge: Charge,
+    terms: Option<Rc<PortTerms>>,
 }
 
 /// The end of a connection that nothing is served on.
@@ -168,7 +172,7 @@ impl Opener {
                 self.admit(local, client.ip(), Some(permit))
             });
         }
-        let Admitted { permit, first, charge } = match admitted {
+        let Admitted { permit, first, charge, terms } = match admitted {
             Ok(admitted) => admitted,
             Err(End::InOrder) => return None,
             Err(End::Reset | End::Unnamed) => {
@@ -179,7 +183,7 @@ impl Opener {
         let start = match first {
             First::Request => Start::Http(start_plain(&permit, stream).await?),
             First::ClientHello => {
-                let handshake = self.handshake(local, peer.ip(), stream);
+                let handshake = self.handshake(local, peer.ip(), &permit, stream);
                 let handshake = timeout(permit.limits().tls_handshake_timeout, handshake);
                 let shaken = handshake.await.unwrap_or(Err(HandshakeFailure::Timeout));
                 shaken.inspect_err(|failure| self.counters.handshake_failed(*failure)).ok()?
@@ -193,7 +197,9 @@ impl Opener {
             }),
         };
         Some(match start {
-            Start::Http(start) => Opened::Http(Connection { peer, local, permit, start, charge }),
+            Start::Http(start) => {
+                Opened::Http(Box::new(Connection { peer, local, permit, start, charge, terms }))
+            }
             Start::L4(stream) => {
                 Opened::L4(Box::new(L4Connection { peer, socket_peer, local, permit, stream }))
             }
@@ -233,7 +239,8 @@ impl Opener {
         };
         if let First::Bytes(listener, _) = &first {
             listener.admit(client).map_err(|_| End::Reset)?;
-            return Ok(Admitted { permit, first, charge: Charge::Before });
+            listener.occupy(&permit.places, client).map_err(|_| End::Reset)?;
+            return Ok(Admitted { permit, first, charge: Charge::Before, terms: None });
         }
         let terms = self.listeners.terms(port);
         let access = terms.clients.as_ref().map(|ranges| ranges.access(&client.to_canonical()));
@@ -242,7 +249,7 @@ impl Opener {
             terms.keep_out(&permit, (client, local), NotAdmitted::Address, why);
             return Err(End::Reset);
         }
-        let charge = match first {
+        let (charge, terms) = match first {
             First::Request => {
                 let mut charged = Charged::default();
                 if let Err(Bucket { owner, .. }) = charged.charge(&terms.budgets) {
@@ -250,11 +257,16 @@ impl Opener {
                     terms.keep_out(&permit, (client, local), NotAdmitted::Connections, why);
                     return Err(End::Reset);
                 }
-                Charge::ByListener(charged)
+                if let Err(OpenCount { owner, .. }) = permit.places.take(&terms.open) {
+                    let why = format_args!("the connections that the ListenerPolicy on {owner} lets be open");
+                    terms.keep_out(&permit, (client, local), NotAdmitted::Connections, why);
+                    return Err(End::Reset);
+                }
+                (Charge::ByListener(charged), Some(terms))
             }
-            First::ClientHello | First::Bytes(..) => Charge::Before,
+            First::ClientHello | First::Bytes(..) => (Charge::Before, None),
         };
-        Ok(Admitted { permit, first, charge })
+        Ok(Admitted { permit, first, charge, terms })
     }
 
     /// The client that a connection is for, on a port where its proxies say so, and its place at
@@ -307,6 +319,7 @@ impl Opener {
         &self,
         local: SocketAddr,
         client: IpAddr,
+        permit: &ConnectionPermit,
         mut stream: TcpStream,
     ) -> Result<Start, HandshakeFailure> {
         let Hello { server_name, answer, bytes } = read_hello(&mut stream).await.map_err(hello_failure)?;
@@ -333,7 +346,7 @@ impl Opener {
             return Err(failure);
         };
         let state = self.listeners.get(listener);
-        if state.admit(client).is_err() {
+        if state.admit(client).is_err() || state.occupy(&permit.places, client).is_err() {
             reset_on_close(&stream);
             return Err(HandshakeFailure::NotAdmitted);
         }

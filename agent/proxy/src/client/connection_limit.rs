@@ -12,6 +12,7 @@ use foldhash::fast::RandomState;
 use http::HeaderValue;
 use portcullis_model::{AccessLog, Gateway, Limits, ObjectName, Port};
 
+use crate::client::open_limit::Places;
 use crate::core::log_limit::LogLimit;
 use crate::core::pseudonym::AgentId;
 use crate::core::stats::{ExceededLimit, GatewayCounters, NotAdmitted, Stats};
@@ -25,7 +26,11 @@ struct GatewayLimit {
 
 /// A connection that was let in. As long as it lasts it counts, and is held to the limits that it
 /// began with.
-pub(crate) struct ConnectionPermit(Rc<GatewayLimit>);
+pub(crate) struct ConnectionPermit {
+    limit: Rc<GatewayLimit>,
+    /// In the counts of listeners that limit their connections.
+    pub places: Places,
+}
 
 /// The limits of a core, by the address of their Gateway (which they keep alive, so it is not
 /// reused).
@@ -54,35 +59,35 @@ struct GatewayCounts {
 
 impl ConnectionPermit {
     pub(crate) fn limits(&self) -> &Limits {
-        &self.0.gateway.limits
+        &self.limit.gateway.limits
     }
 
     pub(crate) fn gateway(&self) -> &ObjectName {
-        &self.0.gateway.name
+        &self.limit.gateway.name
     }
 
     pub(crate) fn access_log(&self) -> Option<AccessLog> {
-        self.0.gateway.access_log
+        self.limit.gateway.access_log
     }
 
     pub(crate) fn pseudonym(&self) -> &HeaderValue {
-        &self.0.pseudonym
+        &self.limit.pseudonym
     }
 
     pub(crate) fn refused(&self, limit: ExceededLimit) {
-        self.0.counts.counters.refused(limit);
+        self.limit.counts.counters.refused(limit);
     }
 
     /// Counts a client of which it is not known which of the Gateway's listeners it means.
     pub(crate) fn not_admitted(&self, reason: NotAdmitted) {
-        self.0.counts.counters.not_admitted(reason);
+        self.limit.counts.counters.not_admitted(reason);
     }
 }
 
 impl Drop for ConnectionPermit {
     fn drop(&mut self) {
-        self.0.counts.open.fetch_sub(1, Relaxed);
-        self.0.counts.counters.open.decrement();
+        self.limit.counts.open.fetch_sub(1, Relaxed);
+        self.limit.counts.counters.open.decrement();
     }
 }
 
@@ -109,7 +114,7 @@ impl ConnectionLimits {
             let pseudonym = self.agent.pseudonym(&gateway.name);
             Rc::new(GatewayLimit { gateway: gateway.clone(), pseudonym, counts: counts.clone() })
         });
-        let permit = ConnectionPermit(state.clone());
+        let permit = ConnectionPermit { limit: state.clone(), places: Places::default() };
         // Counted first, so that no two cores can both take the last place.
         let before = state.counts.open.fetch_add(1, Relaxed);
         state.counts.counters.open.increment();

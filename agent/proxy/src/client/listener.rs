@@ -11,13 +11,14 @@ use std::sync::Arc;
 
 use foldhash::fast::RandomState;
 use portcullis_model::{
-    Access, Believer, ClientCertificates, ClientRanges, KeyRing, Listener, ListenerId, Port, Serves,
-    TlsOptions, TlsTermination,
+    Access, Believer, ClientCertificates, ClientRanges, KeyRing, Listener, ListenerId, ListenerLimits, Port,
+    Serves, TlsOptions, TlsTermination,
 };
 use rustls::ServerConfig;
 
 use crate::client::budget::{Bucket, Charged, SharedBudgets};
 use crate::client::connection_limit::ConnectionPermit;
+use crate::client::open_limit::{OpenCount, Places, SharedOpen};
 use crate::client::tls::{Protocols, TlsFactory};
 use crate::client::turns::HandshakeQueue;
 use crate::core::log_limit::LogLimit;
@@ -27,6 +28,8 @@ pub(crate) struct ListenerState {
     pub listener: Arc<Listener>,
     /// Of its budgets, in their order.
     buckets: Box<[Bucket]>,
+    /// The connections that may be open at a time.
+    open: Box<[OpenCount]>,
     shared: Rc<SharedState>,
 }
 
@@ -37,6 +40,7 @@ pub(crate) struct Listeners {
     /// The keys of tickets.
     ring: RefCell<Arc<KeyRing>>,
     budgets: SharedBudgets,
+    open: SharedOpen,
     listeners: RefCell<HashMap<usize, Rc<ListenerState>, RandomState>>,
     shared: RefCell<HashMap<ListenerId, Rc<SharedState>, RandomState>>,
     /// Of ports that were asked for a name they have not.
@@ -49,10 +53,14 @@ pub(crate) struct Listeners {
 type ByPort<T> = RefCell<HashMap<usize, (Arc<Port>, T), RandomState>>;
 
 /// The terms to which a connection is held before it is known which of the port's listeners it is
-/// for: the addresses that some of them permit, and the budgets that all of them have in common.
+/// for: the addresses that some of them permit, and the budgets and limits that all of them have in
+/// common.
 pub(crate) struct PortTerms {
     pub clients: Option<Arc<ClientRanges>>,
     pub budgets: Box<[Bucket]>,
+    pub open: Box<[OpenCount]>,
+    /// The loosest of those that listeners set, if all do.
+    pub limits: Option<ListenerLimits>,
     /// For the warning that clients are kept out, by reason.
     pub keeping_out: [LogLimit; NotAdmitted::ALL.len()],
 }
@@ -110,6 +118,19 @@ impl ListenerState {
 
     pub(crate) fn has_budgets(&self) -> bool {
         !self.buckets.is_empty()
+    }
+
+    pub(crate) fn limits_open(&self) -> bool {
+        !self.open.is_empty()
+    }
+
+    /// Gives a connection that was let in its place among those that may be open, or counts why
+    /// not.
+    pub(crate) fn occupy(&self, places: &Places, client: IpAddr) -> Result<(), NotAdmitted> {
+        places.take(&self.open).map_err(|OpenCount { owner, .. }| {
+            let why = format_args!("the connections that the ListenerPolicy on {owner} lets be open");
+            self.keep_out(NotAdmitted::Connections, client, why)
+        })
     }
 
     /// Lets a new connection of a client in, or counts why not.
@@ -180,11 +201,12 @@ impl ListenerState {
 // === impl Listeners ===
 
 impl Listeners {
-    pub(crate) fn new(tls: TlsFactory, budgets: SharedBudgets, ring: Arc<KeyRing>) -> Self {
+    pub(crate) fn new(tls: TlsFactory, budgets: SharedBudgets, open: SharedOpen, ring: Arc<KeyRing>) -> Self {
         Self {
             tls,
             ring: RefCell::new(ring),
             budgets,
+            open,
             listeners: RefCell::default(),
             shared: RefCell::default(),
             refusals: RefCell::default(),
@@ -206,7 +228,8 @@ impl Listeners {
             shared.served.replace(Some(Served::by(listener)));
             let budgets = listener.admission.budgets.iter();
             let buckets = budgets.map(|budget| self.budgets.bucket(budget)).collect();
-            Rc::new(ListenerState { listener: listener.clone(), buckets, shared })
+            let open = listener.admission.open.iter().map(|limit| self.open.count(limit)).collect();
+            Rc::new(ListenerState { listener: listener.clone(), buckets, open, shared })
         });
         state.clone()
     }
@@ -256,6 +279,8 @@ impl Listeners {
             let terms = PortTerms {
                 clients: port.clients.clone(),
                 budgets: budgets.map(|budget| self.budgets.bucket(budget)).collect(),
+                open: port.listeners.common_open().map(|limit| self.open.count(limit)).collect(),
+                limits: port.listeners.common_limits(),
                 keeping_out: Default::default(),
             };
             (port.clone(), Rc::new(terms))

@@ -44,7 +44,7 @@ const PING_EVERY: Duration = Duration::from_secs(30);
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(crate) async fn serve(connection: Connection, clients: &Rc<Clients>, service: Rc<Service>) {
-    let Connection { peer, local, permit, start, charge } = connection;
+    let Connection { peer, local, permit, start, charge, terms } = connection;
     let Negotiated { transport, replay, version, tls } = start;
     let check = match version {
         Version::Http1 => ProtocolCheck::Http1(Framing::default()),
@@ -52,6 +52,11 @@ pub(crate) async fn serve(connection: Connection, clients: &Rc<Clients>, service
     };
     let client = Rc::new(Client::new((peer, local), tls, permit, version, charge, clients));
     let limits = client.limits();
+    let listener = client.tls.as_ref().and_then(|state| state.listener.admission.limits.as_deref());
+    let narrower = listener.or_else(|| terms.as_ref().and_then(|terms| terms.limits.as_ref()));
+    let streams = narrower.and_then(|limits| limits.http2_streams);
+    let streams = streams.map_or(limits.http2_streams, |streams| streams.min(limits.http2_streams));
+    narrower.into_iter().for_each(|limits| client.tighten(limits));
     let registered = clients.register(&client, &service.snapshot.load());
     let stream = CheckedStream::new(transport, replay, check, client.progress.clone());
     let counters = service.router.counters.clone();
@@ -72,7 +77,7 @@ pub(crate) async fn serve(connection: Connection, clients: &Rc<Clients>, service
             })
         }
         Version::Http2 => {
-            let streams = clients.streams(limits.http2_streams);
+            let streams = clients.streams(streams);
             let write_buffer = WriteBuffer::new(stream);
             registered.set_write_buffer(write_buffer.share());
             let connection =

@@ -300,6 +300,11 @@ pub(crate) fn decide<'s>(
     if let Err(reason) = admit(listener, sender) {
         return (reason.into(), Some(listener));
     }
+    if let Some(limits) = &listener.admission.limits
+        && let Err(reason) = edge::check_size(head, limits)
+    {
+        return (reason.into(), Some(listener));
+    }
     if target.fields.has(KnownField::CdnLoop) && loops::is_loop(head.fields(), arrival.pseudonym) {
         return (Reason::Loop.into(), Some(listener));
     }

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::net::Ipv6Addr;
 
 use http::{Method, Version, header};
-use portcullis_model::Limits;
+use portcullis_model::{Limits, ListenerLimits};
 
 use crate::core::head::{FieldName, Fields, Head, KnownField, KnownFields};
 use crate::core::reason::Reason;
@@ -45,6 +45,20 @@ pub(crate) fn admit<'r>(head: &'r impl Head, limits: &Limits) -> Result<Target<'
         return Err(Reason::Options);
     }
     Ok(Target { host, path: path::normalise(head.path())?, fields })
+}
+
+/// Checks the size of a request that was let in by the limits of its listener.
+pub(crate) fn check_size(head: &impl Head, limits: &ListenerLimits) -> Result<(), Reason> {
+    let over = |size: usize, limit: Option<u32>| limit.is_some_and(|limit| size > limit as usize);
+    if over(head.path().len() + head.query().map_or(0, str::len), limits.target_bytes) {
+        return Err(Reason::TargetTooLong);
+    }
+    let sizes = head.fields().iter().map(|(name, value)| name.as_str().len() + value.len() + SEPARATORS);
+    let (count, bytes) = sizes.fold((0, 0), |(count, bytes), size| (count + 1, bytes + size));
+    if over(count, limits.header_fields) || over(bytes, limits.header_bytes) {
+        return Err(Reason::FieldsTooLarge);
+    }
+    Ok(())
 }
 
 /// Size, and the fields that determine how the message is read. Lengths were checked by

@@ -120,7 +120,11 @@ impl Router {
         };
         let (decision, _) = decide::decide(arrival, port, head, admit);
         let logged = port.and_then(|port| {
-            let log = port.gateway.access_log?;
+            let parameters = port.gateway.access_log;
+            let log = match &listener {
+                Some(state) => state.listener.admission.access_log(parameters)?,
+                None => parameters?,
+            };
             let believed = self.believed(listener.as_deref());
             let peer = (client.peer.ip(), &client.address);
             let chain = |believer| sender::chain(head.fields(), believed.by(believer), peer);

@@ -93,7 +93,7 @@ impl StreamForwarder {
         listener.counters().forwarded.ended(ending);
         let current = self.snapshot.load();
         let log = current.port(local).map_or_else(|| permit.access_log(), |port| port.gateway.access_log);
-        if let Some(log) = log {
+        if let Some(log) = listener.listener.admission.access_log(log) {
             let flow = Flow {
                 at,
                 gateway: permit.gateway(),

@@ -615,7 +615,8 @@ impl Frontend {
         counters.ended(ending);
         let current = self.context.snapshot.load();
         let port = current.snapshot.frontends.get(&self.key);
-        if let Some(log) = port.map_or(session.log, |port| port.gateway.access_log) {
+        let log = port.map_or(session.log, |port| port.gateway.access_log);
+        if let Some(log) = session.listener.listener.admission.access_log(log) {
             session.log(log, ending, &self.context.access_log);
         }
     }
