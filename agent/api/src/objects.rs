@@ -35,6 +35,7 @@ use crate::types::tcproutes::TcpRoute;
 use crate::types::tlsroutes::TlsRoute;
 use crate::types::trafficpolicies::TrafficPolicy;
 use crate::types::udproutes::UdpRoute;
+use crate::types::xbackendtrafficpolicies::XBackendTrafficPolicy;
 
 use kind::Row;
 pub use kind::{LastGood, Readers, Reading, Role, Scope, StatusUse};
@@ -245,6 +246,7 @@ macro_rules! kinds {
 
 const CORE: &str = "";
 const DISCOVERY: &str = "discovery.k8s.io";
+const EXPERIMENTAL_GROUP: &str = "gateway.networking.x-k8s.io";
 pub(crate) const OWN_GROUP: &str = "portcullis.dev";
 const CERTIFICATES: &str = "certificates.k8s.io";
 const EXTENSIONS: &str = "apiextensions.k8s.io";
@@ -285,6 +287,9 @@ kinds! { $
         Namespaced, Policy, read Whole by All, status Written, kept Disk;
     BackendPolicy(BackendPolicy) in backend_policies:
         "BackendPolicy" "backendpolicies" of OWN_GROUP ["v1alpha1"],
+        Namespaced, Policy, read Whole by All, status Written, kept Disk;
+    XBackendTrafficPolicy(XBackendTrafficPolicy) in backend_traffic_policies:
+        "XBackendTrafficPolicy" "xbackendtrafficpolicies" of EXPERIMENTAL_GROUP ["v1alpha1"],
         Namespaced, Policy, read Whole by All, status Written, kept Disk;
     RouteFilter(RouteFilter) in route_filters:
         "RouteFilter" "routefilters" of OWN_GROUP ["v1alpha1"],

@@ -11,6 +11,7 @@
 pub(crate) mod authorities;
 pub(crate) mod backend;
 pub(crate) mod backend_tls;
+pub(crate) mod backend_traffic;
 pub(crate) mod credentials;
 pub(crate) mod declared;
 pub(crate) mod frontend_tls;

@@ -92,6 +92,9 @@ pub fn dump_snapshot(snapshot: &Snapshot) -> Value {
         if let Some(version) = &backend.proxy_header {
             value.insert("proxyProtocol".to_owned(), json!(version));
         }
+        if let Some(budget) = &backend.retry_budget {
+            value.insert("retryBudget".to_owned(), json!(budget));
+        }
         if let Some(resilience) = &backend.resilience {
             value.insert("resilience".to_owned(), json!(resilience));
         }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use rustls::pki_types::TrustAnchor;
 use serde::{Serialize, Serializer};
 
-use crate::{Balancing, L4Protocol, Locality, PortKey, Resilience};
+use crate::{Balancing, L4Protocol, Locality, PortKey, Resilience, RetryBudget};
 
 /// `namespace/service:port`, with `/udp` for ports over UDP. Rules name their backends; the data
 /// plane looks endpoints and connection pools up by name, so that an endpoint that comes or goes
@@ -111,6 +111,8 @@ pub struct Backend {
     pub locality: Option<Arc<Locality>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resilience: Option<Arc<Resilience>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retry_budget: Option<Arc<RetryBudget>>,
     /// Ready endpoints, the preferred ones first, then by address. Empty: requests are answered
     /// 503, connections refused.
     pub endpoints: Vec<SocketAddr>,
@@ -130,6 +132,7 @@ impl Backend {
             proxy_header: None,
             locality: None,
             resilience: None,
+            retry_budget: None,
             endpoints,
         }
     }

@@ -39,6 +39,7 @@ mod rate_limit;
 mod remote_key_set;
 mod request;
 mod resilience;
+mod retry_budget;
 mod route;
 mod route_filter;
 mod scheme;
@@ -92,6 +93,7 @@ pub use request::RequestHead;
 pub use resilience::{
     AllUnhealthy, BackendLimits, EndpointCheck, HttpProbe, OutlierDetection, Probe, Resilience,
 };
+pub use retry_budget::{RetryBudget, RetryRate};
 pub use route::{
     Action, BackendTarget, Failure, PathMatch, Retry, RouteMatch, Rule, RuleId, SessionPersistence,
     SlowClients, Split, Timeouts, ValueMatch, Weighted, WeightedBackend,

@@ -29,6 +29,7 @@ const READ: &[&str] = &[
     "tcproutes.gateway.networking.k8s.io",
     "tlsroutes.gateway.networking.k8s.io",
     "udproutes.gateway.networking.k8s.io",
+    "xbackendtrafficpolicies.gateway.networking.x-k8s.io",
     "xmeshes.gateway.networking.x-k8s.io",
 ];
 

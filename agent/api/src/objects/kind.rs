@@ -233,6 +233,7 @@ mod tests {
                 "ListenerPolicy",
                 "TrafficPolicy",
                 "BackendPolicy",
+                "XBackendTrafficPolicy",
                 "RouteFilter"
             ]
         );

@@ -18,4 +18,5 @@ pub mod tcproutes;
 pub mod tlsroutes;
 pub mod trafficpolicies;
 pub mod udproutes;
+pub mod xbackendtrafficpolicies;
 pub mod xmeshes;

@@ -230,6 +230,7 @@ impl KubeSource {
             (Kind::ListenerPolicy, _) => "no listener lets clients in, because one may be about any",
             (Kind::TrafficPolicy, _) => "no request passes, because one may be about any",
             (Kind::BackendPolicy, _) => "Services are spoken to as if there were none",
+            (Kind::XBackendTrafficPolicy, _) => "requests are sent again as if there were none",
             (_, Role::Policy) => "requests for Services that one may be about are answered with an error",
             (Kind::RouteFilter, _) => "requests of rules that refer to one are answered with an error",
             (Kind::Namespace, _) => "selectors select namespaces by their names only",

@@ -1,20 +1,23 @@
-//! Stage: the way in which Services are spoken to, by BackendPolicies. One on a port goes before
-//! those on its Service, each field for itself.
+//! Stage: the way in which Services are spoken to, by BackendPolicies, and how much of their
+//! traffic may be retries, by XBackendTrafficPolicies. A BackendPolicy on a port goes before those
+//! on its Service, each field for itself.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use portcullis_api::{Kind, ObjectKey, Objects};
-use portcullis_model::ObjectName;
+use portcullis_model::{ObjectName, RetryBudget};
 
 use super::changes::ChangedObjects;
 use super::in_force::InForce;
-use crate::policy::backend::{Terms, declared};
+use crate::policy::backend::{self, Terms};
+use crate::policy::backend_traffic::{self, TrafficTerms};
 use crate::policy::declared::Target;
 
 #[derive(Debug, Default)]
 pub(super) struct BackendPolicies {
     policies: InForce<Terms>,
+    traffic: InForce<TrafficTerms>,
 }
 
 #[derive(Debug, Default)]
@@ -23,7 +26,7 @@ pub(super) struct ChangedBackendPolicies {
     pub(super) services: BTreeSet<ObjectName>,
     /// Policies of which something else is to be said: they changed, or others with their targets
     /// did.
-    pub(super) policies: BTreeSet<ObjectName>,
+    pub(super) policies: BTreeSet<ObjectKey>,
 }
 
 // === impl BackendPolicies ===
@@ -33,24 +36,47 @@ impl BackendPolicies {
         &self.policies
     }
 
+    pub(super) fn traffic(&self) -> &InForce<TrafficTerms> {
+        &self.traffic
+    }
+
     pub(super) fn update(&mut self, changed: &ChangedObjects, objects: &Objects) -> ChangedBackendPolicies {
         let mut now_changed = ChangedBackendPolicies::default();
         let mut targeted = BTreeSet::new();
         for name in changed.of(Kind::BackendPolicy) {
             let policy = objects.backend_policies.get(name);
-            self.policies.replace(name, policy.map(|policy| declared(name, policy)), &mut targeted);
-            now_changed.policies.insert(name.clone());
+            let policy = policy.map(|policy| backend::declared(name, policy));
+            self.policies.replace(name, policy, &mut targeted);
+            now_changed.policies.insert(ObjectKey::new(Kind::BackendPolicy, name.clone()));
+        }
+        for name in changed.of(Kind::XBackendTrafficPolicy) {
+            let policy = objects.backend_traffic_policies.get(name);
+            let policy = policy.map(|policy| backend_traffic::declared(name, policy));
+            self.traffic.replace(name, policy, &mut targeted);
+            now_changed.policies.insert(ObjectKey::new(Kind::XBackendTrafficPolicy, name.clone()));
         }
         for object in targeted {
-            now_changed.policies.extend(self.policies.policies_on(&object).cloned());
+            now_changed.policies.extend(self.on(&object.name));
             now_changed.services.insert(object.name);
         }
         now_changed
     }
 
     /// The policies that target a Service, or one of its ports.
-    pub(super) fn on<'p>(&'p self, service: &ObjectName) -> impl Iterator<Item = &'p ObjectName> + use<'p> {
-        self.policies.policies_on(&ObjectKey::new(Kind::Service, service.clone()))
+    pub(super) fn on<'p>(&'p self, service: &ObjectName) -> impl Iterator<Item = ObjectKey> + use<'p> {
+        let service = ObjectKey::new(Kind::Service, service.clone());
+        let of_kind = |kind| move |name: &ObjectName| ObjectKey::new(kind, name.clone());
+        let traffic = self.traffic.policies_on(&service).map(of_kind(Kind::XBackendTrafficPolicy));
+        self.policies.policies_on(&service).map(of_kind(Kind::BackendPolicy)).chain(traffic)
+    }
+
+    /// The budget of retries for a Service; `None` if there is none.
+    pub(super) fn retry_budget(&self, service: &ObjectName) -> Option<Arc<RetryBudget>> {
+        if self.traffic.is_empty() {
+            return None;
+        }
+        let whole = Target::whole(ObjectKey::new(Kind::Service, service.clone()));
+        self.traffic.terms(&whole)?.1.retry_budget(service)
     }
 
     /// The terms for a port of a Service, whose name it may have; `None` if there are none.

@@ -252,6 +252,8 @@ impl Backends {
             judged.refused.insert(address, why);
             false
         });
+        let retry_budget = sources.backend_policies.retry_budget(&used.service);
+        let backend = Backend { retry_budget, ..backend };
         match sources.backend_policies.terms(&used.service, port) {
             Some(terms) => terms.applied(backend, used.port.protocol),
             None => backend,

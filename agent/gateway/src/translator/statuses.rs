@@ -138,8 +138,7 @@ impl Changes<'_> {
         let policies = self.targeted.policies.iter().chain(self.policies);
         affected.extend(policies.map(|name| ObjectKey::new(Kind::BackendTlsPolicy, name.clone())));
         let referred = self.referred.iter().flat_map(|service| view.backend_policies.on(service));
-        let policies = self.respoken.policies.iter().chain(referred);
-        affected.extend(policies.map(|name| ObjectKey::new(Kind::BackendPolicy, name.clone())));
+        affected.extend(self.respoken.policies.iter().cloned().chain(referred));
         let policies = self.admissions.policies.iter();
         affected.extend(policies.map(|name| ObjectKey::new(Kind::ListenerPolicy, name.clone())));
         let policies = self.traffic.policies.iter();

@@ -83,6 +83,7 @@ impl<'s> View<'s> {
             }
             Kind::BackendTlsPolicy => self.policy_status(&key.name),
             Kind::BackendPolicy => self.backend_policy_status(&key.name),
+            Kind::XBackendTrafficPolicy => self.backend_traffic_policy_status(&key.name),
             Kind::ListenerPolicy => self.listener_policy_status(&key.name),
             Kind::TrafficPolicy => self.traffic_policy_status(&key.name),
             Kind::RouteFilter => {

@@ -48,7 +48,7 @@ fn api_group(kind: &str) -> &'static str {
         "BackendPolicy" | "GatewayParameters" | "ListenerPolicy" | "RouteFilter" | "TrafficPolicy" => {
             "portcullis.dev"
         }
-        "XMesh" => "gateway.networking.x-k8s.io",
+        "XBackendTrafficPolicy" | "XMesh" => "gateway.networking.x-k8s.io",
         _ => GATEWAY_GROUP,
     }
 }
@@ -104,7 +104,7 @@ fn what_is_not_enforced_is_told() {
 
 /// The status of an object with a fault, in a world that has what it refers to.
 fn told(kind: &str, spec: &Value) -> Option<String> {
-    let kind = Kind::of(GATEWAY_GROUP, kind).unwrap();
+    let kind = Kind::of(api_group(kind), kind).unwrap();
     let world = fs::read_to_string(support::cases().join("../fields-world.yaml")).unwrap();
     let object = support::object(json!({"apiVersion": kind.api_version(), "kind": kind.as_str(),
         "metadata": {"name": "tried", "namespace": "infra"}, "spec": spec}));

@@ -168,7 +168,12 @@ pub(crate) fn object(kind: u8, dice: &mut Dice) -> Object {
         4..=7 => route(namespace, dice),
         8 => dice.pick(&[secret as fn(&str, &mut Dice) -> Value, secret, trust_bundle])(namespace, dice),
         9 => dice.pick(&[service as fn(&str, &mut Dice) -> Value, slice, pod])(namespace, dice),
-        10 => dice.pick(&[grant as fn(&str, &mut Dice) -> Value, policy, backend_policy])(namespace, dice),
+        10 => dice.pick(&[
+            grant as fn(&str, &mut Dice) -> Value,
+            policy,
+            backend_policy,
+            backend_traffic_policy,
+        ])(namespace, dice),
         11 | 12 => generated_service(namespace, dice),
         13 => dice.pick(&[labels as fn(&str, &mut Dice) -> Value, class, parameters])(namespace, dice),
         14 => listener_policy(namespace, dice),
@@ -437,6 +442,16 @@ fn backend_policy(namespace: &str, dice: &mut Dice) -> Value {
         "timeouts": {"connect": connect}, "proxyProtocol": header}});
     let name = dice.pick(&["p", "q"]);
     manifest("portcullis.dev/v1alpha1", "BackendPolicy", namespace, name, dice, content)
+}
+
+fn backend_traffic_policy(namespace: &str, dice: &mut Dice) -> Value {
+    let target = json!({"group": "", "kind": "Service", "name": dice.pick(&["v", "w"])});
+    let percent = dice.maybe(|dice| json!(dice.pick(&[10, 20, 101])));
+    let content =
+        json!({"spec": {"targetRefs": [target], "retryConstraint": {"budget": {"percent": percent}}}});
+    let name = dice.pick(&["p", "q"]);
+    let version = "gateway.networking.x-k8s.io/v1alpha1";
+    manifest(version, "XBackendTrafficPolicy", namespace, name, dice, content)
 }
 
 fn listener_policy(namespace: &str, dice: &mut Dice) -> Value {

@@ -78,6 +78,7 @@ impl Reason {
             | Self::MadePath
             | Self::NoEndpoint
             | Self::BackendFull
+            | Self::RetryBudget
             | Self::ConnectFailed
             | Self::ConnectTimeout
             | Self::BackendTls
@@ -112,6 +113,7 @@ impl Reason {
             | Self::AuthFailed
             | Self::NoEndpoint
             | Self::BackendFull
+            | Self::RetryBudget
             | Self::ConnectFailed
             | Self::ConnectTimeout
             | Self::BackendTls
@@ -239,6 +241,8 @@ reasons! {
     NoEndpoint = SERVICE_UNAVAILABLE "no_endpoint" "no healthy backend",
     /// It has as many requests as its policy permits, and as many wait.
     BackendFull = SERVICE_UNAVAILABLE "backend_full" "the backend has too many requests",
+    /// The backend failed, and as many requests are sent again as its budget permits.
+    RetryBudget = SERVICE_UNAVAILABLE "retry_budget" "the backend failed",
     ConnectFailed = SERVICE_UNAVAILABLE "connect_failed" "no healthy backend",
     ConnectTimeout = GATEWAY_TIMEOUT "connect_timeout" "the backend took too long",
     /// The endpoint is not who its BackendTLSPolicy wants, or speaks no TLS.

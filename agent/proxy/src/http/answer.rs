@@ -28,7 +28,7 @@ pub(crate) fn of(reason: Reason, status: StatusCode) -> Answer {
     if matches!(reason, Reason::Method | Reason::Options) {
         response.headers_mut().insert(ALLOW, METHODS);
     }
-    if matches!(reason, Reason::BackendFull | Reason::AuthBusy | Reason::NoKeys) {
+    if matches!(reason, Reason::BackendFull | Reason::RetryBudget | Reason::AuthBusy | Reason::NoKeys) {
         response.headers_mut().insert(RETRY_AFTER, A_MOMENT);
     }
     response

@@ -39,6 +39,8 @@ pub(crate) enum AttemptError {
     Head(SocketAddr, HeadError),
     #[error("the backend has as many requests as its limits permit")]
     Full,
+    #[error("as many requests are sent again as the budget of the Service permits")]
+    RetryBudget,
     #[error("the rule's time-out")]
     Timeout,
     #[error("the client's request body is malformed or broke off")]
@@ -79,6 +81,11 @@ pub(crate) async fn send(
         let asked = Asked { preference, headers: Some(&outgoing.parts.headers), avoid };
         let endpoint = pools.pick(name, asked).filter(|it| Some(it.address) != avoid);
         let Some(endpoint) = endpoint else { break };
+        if attempt == 0
+            && let Some(budget) = &endpoint.budget
+        {
+            budget.count();
+        }
         let mut overdue = None;
         if let Some(health) = &endpoint.health {
             if place.is_none() {
@@ -140,6 +147,7 @@ pub(super) fn judge(endpoint: &Endpoint, sent: Result<&UpstreamResponse, &Attemp
             AttemptError::NoEndpoint
             | AttemptError::Connect(..)
             | AttemptError::Full
+            | AttemptError::RetryBudget
             | AttemptError::Client
             | AttemptError::TooLarge
             | AttemptError::TooSlow,
@@ -234,6 +242,7 @@ impl AttemptError {
             Self::TooSlow => Reason::BodyTooSlow,
             Self::NoEndpoint => Reason::NoEndpoint,
             Self::Full => Reason::BackendFull,
+            Self::RetryBudget => Reason::RetryBudget,
             Self::Timeout => Reason::Timeout,
             Self::Connect(_, error) if error.kind() == io::ErrorKind::TimedOut => Reason::ConnectTimeout,
             Self::Connect(_, error) if is_tls_failure(error) => Reason::BackendTls,

@@ -18,7 +18,15 @@ impl World {
     fn new(balancing: Balancing, count: u16) -> Self {
         let addresses: Vec<_> = (0..count).map(|port| SocketAddr::from(([10, 0, 0, 1], port))).collect();
         let endpoint = |at: &SocketAddr| {
-            Endpoint::new(*at, BackendProtocol::Http1, Security::Plain, None, &Upstream::default(), None)
+            Endpoint::new(
+                *at,
+                BackendProtocol::Http1,
+                Security::Plain,
+                None,
+                &Upstream::default(),
+                None,
+                None,
+            )
         };
         let endpoints = addresses.iter().map(endpoint).collect();
         let name = BackendName::new("app", "web", PortKey::tcp(80));

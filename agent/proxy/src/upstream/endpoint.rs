@@ -31,6 +31,7 @@ use crate::core::settings::Upstream;
 use crate::core::stats::CoreCounters;
 use crate::upstream::dial::Dial;
 use crate::upstream::endpoint::by_client::{Clients, KEPT};
+use crate::upstream::health::budget::Budget;
 use crate::upstream::health::endpoint::{Doubt, EndpointHealth, Failure};
 use crate::upstream::health::places::{ConnectionPlace, RequestPlace};
 use crate::upstream::hops::{Hop, Hops, Passed};
@@ -69,6 +70,8 @@ pub(crate) struct Endpoint {
     failed: Cell<Option<u32>>,
     /// Its state that all cores share, if its backend's terms ask for one.
     pub health: Option<Arc<EndpointHealth>>,
+    /// The budget of retries of its Service, if there is one.
+    pub budget: Option<Arc<Budget>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -182,8 +185,10 @@ impl Endpoint {
         proxy_header: Option<ProxyHeader>,
         settings: &Upstream,
         health: Option<Arc<EndpointHealth>>,
+        budget: Option<Arc<Budget>>,
     ) -> Rc<Self> {
-        Self::with_clients(address, protocol, security, Clients::new(proxy_header), settings, health)
+        let clients = Clients::new(proxy_header);
+        Self::with_clients(address, protocol, security, clients, settings, health, budget)
     }
 
     fn with_clients(
@@ -193,6 +198,7 @@ impl Endpoint {
         clients: Clients,
         settings: &Upstream,
         health: Option<Arc<EndpointHealth>>,
+        budget: Option<Arc<Budget>>,
     ) -> Rc<Self> {
         Rc::new(Self {
             address,
@@ -209,13 +215,15 @@ impl Endpoint {
             failures: Cell::new((0, io::ErrorKind::Other)),
             failed: Cell::default(),
             health,
+            budget,
         })
     }
 
     /// The same endpoint for other clients, and without a connection.
     fn for_clients(&self, clients: Clients) -> Rc<Self> {
         let Self { address, protocol, ref security, ref settings, ref health, .. } = *self;
-        Self::with_clients(address, protocol, security.clone(), clients, settings, health.clone())
+        // Requests are counted before it is chosen.
+        Self::with_clients(address, protocol, security.clone(), clients, settings, health.clone(), None)
     }
 
     pub(crate) fn in_flight(&self) -> usize {

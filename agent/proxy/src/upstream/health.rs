@@ -2,6 +2,7 @@
 //! they are asked. The cores of an agent share it, so that a limit is one, and an endpoint that
 //! fails is out for all after as many failures as its terms say. Other backends have none of this.
 
+pub(crate) mod budget;
 pub(crate) mod checks;
 pub(crate) mod endpoint;
 pub(crate) mod places;
@@ -16,6 +17,7 @@ use std::time::{Duration, Instant};
 use portcullis_model::{AllUnhealthy, Backend, BackendName, OutlierDetection, Resilience};
 
 use crate::core::stats::BackendStats;
+use crate::upstream::health::budget::{Budget, SharedBudgets};
 use crate::upstream::health::endpoint::{EndpointHealth, Failure};
 use crate::upstream::health::places::Places;
 
@@ -26,6 +28,7 @@ pub(crate) struct SharedHealth {
     backends: Arc<Mutex<HashMap<BackendName, Weak<BackendHealth>>>>,
     /// Endpoints that are being checked.
     checked: Arc<AtomicUsize>,
+    budgets: SharedBudgets,
 }
 
 #[derive(Debug)]
@@ -69,6 +72,11 @@ impl SharedHealth {
         drop(backends);
         health.follow(terms, generation);
         Some(health)
+    }
+
+    /// The budget of retries of a backend; `None` if it has none.
+    pub(crate) fn budget(&self, backend: &Backend) -> Option<Arc<Budget>> {
+        backend.retry_budget.as_ref().map(|terms| self.budgets.of(terms))
     }
 
     /// Of the backends that have such terms, and the number of endpoints that are being checked.

@@ -156,16 +156,11 @@ impl Pools {
         // was shown the same certificate.
         let known = known.filter(|known| {
             let Backend { protocol: before, encryption: way, connections: terms, .. } = &*known.backend;
-            let (header, had_terms) = (&known.backend.proxy_header, known.backend.resilience.is_some());
-            (before, way, terms, header, known.certificate.as_ref(), had_terms)
-                == (
-                    protocol,
-                    encryption,
-                    connections,
-                    proxy_header,
-                    certificate,
-                    backend.resilience.is_some(),
-                )
+            let Backend { proxy_header: header, retry_budget: budget, resilience, .. } = &*known.backend;
+            let rest = (proxy_header, &backend.retry_budget, backend.resilience.is_some());
+            (before, way, terms, known.certificate.as_ref())
+                == (protocol, encryption, connections, certificate)
+                && (header, budget, resilience.is_some()) == rest
         });
         let security = match &known {
             Some(known) => known.security.clone(),
@@ -180,13 +175,22 @@ impl Pools {
         };
         let old = known.iter().flat_map(|pool| &pool.endpoints).map(|it| (it.address, it));
         let old: HashMap<_, _, RandomState> = old.collect();
+        let budget = self.health.budget(backend);
         let shared = self.health.of(backend, self.snapshot.load().snapshot.generation);
         let mut states = shared.as_ref().map(|health| health.endpoints(&backend.endpoints).into_iter());
         let endpoints = backend.endpoints.iter().map(|address| {
             let state = states.as_mut().and_then(Iterator::next);
             match old.get(address) {
                 Some(stays) => Rc::clone(stays),
-                None => Endpoint::new(*address, *protocol, security.clone(), *proxy_header, &settings, state),
+                None => Endpoint::new(
+                    *address,
+                    *protocol,
+                    security.clone(),
+                    *proxy_header,
+                    &settings,
+                    state,
+                    budget.clone(),
+                ),
             }
         });
         let endpoints = endpoints.collect();

@@ -61,6 +61,11 @@ pub(crate) async fn send(
         let asked = Asked { preference, headers: Some(&outgoing.parts.headers), avoid: last };
         let Some(endpoint) = pools.pick(name, asked) else { return Err(AttemptError::NoEndpoint) };
         last = Some(endpoint.address);
+        if tried == 0
+            && let Some(budget) = &endpoint.budget
+        {
+            budget.count();
+        }
         if let Some(health) = &endpoint.health
             && place.is_none()
         {
@@ -88,9 +93,15 @@ pub(crate) async fn send(
                 Err(missed) => Err(missed.error),
             };
         };
+        // "After the retry budget has been exceeded, additional retries to the backend MUST return
+        // a 503 response to the client" (GEP-3388).
+        let is_permitted = endpoint.budget.as_ref().is_none_or(|budget| budget.permits_retry());
         match attempted {
             Ok(response) => discard_rest(response.into_body(), again.windows.clone()),
             Err(Missed { error, .. }) => tracing::debug!(backend = %name, %error, "to be tried again"),
+        }
+        if !is_permitted {
+            return Err(AttemptError::RetryBudget);
         }
         outgoing = again;
         sleep(pause(retry.backoff, tried)).await;
@@ -177,6 +188,7 @@ impl Repeatable {
         match error {
             AttemptError::NoEndpoint
             | AttemptError::Full
+            | AttemptError::RetryBudget
             | AttemptError::Client
             | AttemptError::TooLarge
             | AttemptError::TooSlow => false,

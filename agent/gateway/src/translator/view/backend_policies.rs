@@ -1,4 +1,4 @@
-//! Statuses of BackendPolicies.
+//! Statuses of BackendPolicies, and of other policies on Services that say how these are spoken to.
 
 use std::collections::BTreeSet;
 
@@ -6,31 +6,50 @@ use portcullis_api::Kind;
 use portcullis_model::{L4Protocol, ObjectName};
 
 use super::View;
-use crate::policy::backend::Declared;
-use crate::policy::declared::Target;
+use crate::policy::backend::Terms;
+use crate::policy::declared::{Declared, Target};
 use crate::status::{PolicyVerdict, Status, policy_status};
+use crate::translator::in_force::InForce;
 use crate::{Fault, Reason};
 
 impl<'s> View<'s> {
     /// `None` if no route of one of our Gateways refers to what the policy targets: then it is not
     /// ours to speak about.
     pub(super) fn backend_policy_status(self, name: &ObjectName) -> Option<Status> {
-        let declared = self.backend_policies.policies().get(name)?;
-        let gateways = self.gateways_of_backend_policy(declared);
         let policies = self.backend_policies.policies();
+        self.status_by_services(Kind::BackendPolicy, name, policies, |declared| {
+            declared.targets.iter().filter_map(|target| self.without_udp(declared, target)).collect()
+        })
+    }
+
+    /// The same of an XBackendTrafficPolicy.
+    pub(super) fn backend_traffic_policy_status(self, name: &ObjectName) -> Option<Status> {
+        let policies = self.backend_policies.traffic();
+        self.status_by_services(Kind::XBackendTrafficPolicy, name, policies, |declared| {
+            declared.terms.ignored.iter().map(|field| (*field).to_owned()).collect()
+        })
+    }
+
+    /// `ignored` names the fields that are without effect.
+    fn status_by_services<T>(
+        self,
+        kind: Kind,
+        name: &ObjectName,
+        policies: &InForce<T>,
+        ignored: impl Fn(&Declared<T>) -> Vec<String>,
+    ) -> Option<Status> {
+        let declared = policies.get(name)?;
+        let gateways = self.gateways_of_backend_policy(declared);
         let faults = declared.targets.iter();
-        let faults =
-            faults.filter_map(|target| self.fault_of_target(Kind::BackendPolicy, name, policies, target));
+        let faults = faults.filter_map(|target| self.fault_of_target(kind, name, policies, target));
         let mut faults: Vec<_> = declared.fault.iter().cloned().chain(faults).collect();
         faults.sort_by_key(|fault| fault.reason != Reason::Conflicted);
         let refusal = Fault::summary(faults);
-        let ignored: Vec<_> =
-            declared.targets.iter().filter_map(|target| self.without_udp(declared, target)).collect();
         let verdict = PolicyVerdict {
             generation: declared.generation,
             refusal: refusal.as_ref(),
             unresolved: None,
-            ignored: &ignored,
+            ignored: &ignored(declared),
         };
         let controller = &self.settings.controller_name;
         let status = policy_status(&verdict, gateways.iter().copied(), controller);
@@ -38,7 +57,7 @@ impl<'s> View<'s> {
     }
 
     /// The fields without effect on the ports of a target that speak UDP.
-    fn without_udp(self, declared: &Declared, target: &Target) -> Option<String> {
+    fn without_udp(self, declared: &Declared<Terms>, target: &Target) -> Option<String> {
         let fields = declared.terms.without_udp();
         let ports = self.objects.services.get(&target.object.name)?.spec.as_ref()?.ports.as_ref()?;
         let is_meant = |name: Option<&str>| target.section.as_deref().is_none_or(|it| Some(it) == name);
@@ -49,7 +68,7 @@ impl<'s> View<'s> {
     }
 
     /// The Gateways with a route to what the policy targets.
-    fn gateways_of_backend_policy(self, policy: &Declared) -> BTreeSet<&'s ObjectName> {
+    fn gateways_of_backend_policy<T>(self, policy: &Declared<T>) -> BTreeSet<&'s ObjectName> {
         let mut gateways = BTreeSet::new();
         for service in policy.targets.iter().map(|target| &target.object.name) {
             let routes = self.routes.referring_to(service);

@@ -34,6 +34,10 @@ impl<'s> View<'s> {
                 let policy = self.backend_policies.policies().get(&key.name);
                 policy.map(|policy| self.targets_left_out(policy)).unwrap_or_default()
             }
+            Kind::XBackendTrafficPolicy => {
+                let policy = self.backend_policies.traffic().get(&key.name);
+                policy.map(|policy| self.targets_left_out(policy)).unwrap_or_default()
+            }
             kind if kind.is_route() => self.route_problems(key),
             _ => Vec::new(),
         }
