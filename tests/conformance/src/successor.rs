@@ -4,9 +4,10 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
-use portcullis_test_cluster::Cluster;
+use portcullis_test_cluster::{Cluster, wait};
 use portcullis_testbed::workspace;
 
 use super::inventory::{Inventory, News};
@@ -19,6 +20,10 @@ use super::{Args, Gateway, newer};
 const CRDS: &str = "deploy/crds";
 const CRD: &str = "deploy/crds/gateway.networking.k8s.io_gateways.yaml";
 const VERSION: &str = "gateway.networking.k8s.io/bundle-version:";
+
+/// Of the suite's namespaces, and the time for them to go.
+const LABEL: &str = "gateway-conformance";
+const GONE: Duration = Duration::from_secs(120);
 
 pub(super) struct Successor {
     version: String,
@@ -48,6 +53,7 @@ impl Successor {
         outcome: &mut Outcome,
     ) -> Result<()> {
         let news = self.news(cluster)?;
+        namespaces_gone(cluster)?;
         let _agent = gateway.start(cluster, &workspace::root().join(CRDS))?;
         let claimed = profile::claims(cluster, args)?;
         let names = news.features(&claimed).join(", ");
@@ -69,6 +75,15 @@ impl Successor {
         let older = Inventory::of(&suite::of_cluster(cluster))?;
         Ok(Inventory::of(&self.suite)?.since(older))
     }
+}
+
+/// The suite does not wait for what it has deleted, and nothing can be made in a namespace that is
+/// about to go.
+fn namespaces_gone(cluster: &Cluster) -> Result<()> {
+    wait::until_true("the suite's namespaces gone", GONE, || {
+        let left = cluster.kubectl(&["get", "namespaces", "--selector", LABEL, "--output", "name"]);
+        left.is_ok_and(|names| names.trim().is_empty())
+    })
 }
 
 fn release_of_crds() -> Result<String> {
