@@ -1,13 +1,15 @@
 //! The command line. Every option of `run` has an environment variable `PORTCULLIS_<OPTION>`.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use portcullis_gateway::ExternalRule;
 use portcullis_gateway::infra::{HostPortGrant, HostPortRights, Pods, PortRange};
+use portcullis_model::{AddressRange, HostPattern};
 use portcullis_node::Beside;
 use portcullis_node::vips::{Arp, Host};
 
@@ -63,6 +65,8 @@ pub(crate) struct RunArgs {
     pub address: Vec<IpAddr>,
     #[command(flatten)]
     pub host_ports: HostPortArgs,
+    #[command(flatten)]
+    pub external: ExternalArgs,
     /// Cores that serve traffic [default: all]
     #[arg(long, value_name = "N", env = "PORTCULLIS_CORES")]
     pub cores: Option<std::num::NonZeroUsize>,
@@ -303,6 +307,40 @@ pub(crate) struct HostPortArgs {
     node_ports: PortRange,
 }
 
+/// The hosts outside the cluster that XBackends may lead to.
+#[derive(Args)]
+pub(crate) struct ExternalArgs {
+    /// Names of hosts that XBackends may lead to: a name, or *.example.com for those below it, *
+    /// for all, none; repeat for several
+    #[arg(
+        long = "external-names",
+        value_name = "NAME",
+        default_value = "*",
+        env = "PORTCULLIS_EXTERNAL_NAMES",
+        value_delimiter = ',',
+        value_parser = external_name
+    )]
+    names: Vec<HostPattern>,
+    /// Addresses that those names may have besides public ones, one or a range; never loopback,
+    /// link-local or the cluster's; repeat for several [default: none]
+    #[arg(
+        long = "external-ranges",
+        value_name = "RANGE",
+        env = "PORTCULLIS_EXTERNAL_RANGES",
+        value_delimiter = ','
+    )]
+    ranges: Vec<AddressRange>,
+    /// DNS server that is asked for those names; repeat for several [default: those of
+    /// /etc/resolv.conf]
+    #[arg(
+        long = "name-server",
+        value_name = "IP:PORT",
+        env = "PORTCULLIS_NAME_SERVER",
+        value_delimiter = ','
+    )]
+    pub name_servers: Vec<SocketAddr>,
+}
+
 #[derive(Args)]
 pub(crate) struct InputLimits {
     /// Larger files are refused, in MiB
@@ -426,7 +464,8 @@ impl RunArgs {
             LogFormat::Json => "json",
         };
         let (log, drain_seconds) = (self.log.clone(), self.drain_timeout);
-        Pods { log, log_format: log_format.to_owned(), drain_seconds, ..Pods::new("") }
+        let external = self.external.rule();
+        Pods { log, log_format: log_format.to_owned(), drain_seconds, external, ..Pods::new("") }
     }
 
     pub(crate) fn syn_hold(&self) -> Option<Duration> {
@@ -484,5 +523,21 @@ fn default_admin_socket() -> PathBuf {
     match std::env::var_os("XDG_RUNTIME_DIR") {
         Some(runtime) => PathBuf::from(runtime).join("portcullis/admin.sock"),
         None => std::env::temp_dir().join(format!("portcullis-{}/admin.sock", user.as_raw())),
+    }
+}
+
+// === impl ExternalArgs ===
+
+impl ExternalArgs {
+    pub(crate) fn rule(&self) -> ExternalRule {
+        ExternalRule { names: self.names.clone(), ranges: self.ranges.clone() }
+    }
+}
+
+/// No XBackend has a name without a dot: `none` allows none.
+fn external_name(text: &str) -> Result<HostPattern, String> {
+    match text {
+        "*" => Ok(HostPattern::Any),
+        _ => HostPattern::parse(text).map_err(|error| error.to_string()),
     }
 }

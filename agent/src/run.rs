@@ -11,6 +11,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use portcullis_control::applier::Applier;
 use portcullis_control::key_ring::follow_file;
+use portcullis_control::names::{Dns, Names};
 use portcullis_control::source::built_in::{BUILT_IN, default_addresses};
 use portcullis_control::source::{DirSource, Source};
 use portcullis_control::status::{FileStatuses, StatusSink};
@@ -132,7 +133,7 @@ async fn serve_directory(
     let reread = source.reread();
     let plane = claimed.plane.clone();
     let applier = Applier::new(source, Translator::new(settings(args)), plane.clone(), statuses);
-    let applier = applier.reached_at(node_addresses());
+    let applier = applier.reached_at(node_addresses()).looking_up(names(args));
     let _keys = plane.follow_keys(follow_file(args.cluster.state.keys()));
     let admin = Admin { state: applier.state(), plane, status_dir: args.statuses(), membership: None };
     let hang_up = || {
@@ -154,7 +155,7 @@ async fn serve_cluster(args: &RunArgs, claimed: Claimed, files: Option<FileStatu
     let applier = Applier::new(source, translator, plane.clone(), sink);
     let applier =
         applier.observing(membership.provisioning.clone()).speaking_while(membership.leading.clone());
-    let applier = applier.among(membership.agents.clone());
+    let applier = applier.among(membership.agents.clone()).looking_up(names(args));
     let applier = applier.forwarding_from(forwarding_addresses()?);
     writers.announce(applier.state());
     let _keys = plane.follow_keys(keys);
@@ -277,6 +278,10 @@ fn check_directory(directory: &Path) -> Result<()> {
     }
 }
 
+fn names(args: &RunArgs) -> Names {
+    Names::looked_up_by(Dns { servers: args.external.name_servers.clone() })
+}
+
 fn settings(args: &RunArgs) -> Settings {
     let default_addresses = match &args.config_dir {
         Some(_) => default_addresses(&args.address),
@@ -294,6 +299,7 @@ fn settings(args: &RunArgs) -> Settings {
         load_balancers: args.cluster.load_balancer_addresses.clone(),
         api_server: BTreeSet::new(),
         endpoints,
+        external: args.external.rule(),
         host_ports: args.host_ports.rights(args.admin_port),
         role: args.cluster.role(),
         place: args.cluster.place(),

@@ -154,6 +154,8 @@ fn not_admitted(counts: BTreeMap<NotAdmitted, u64>) -> Vec<(&'static str, u64)> 
 }
 
 fn configuration(state: &State) -> Configuration {
+    let backends = &state.snapshot.backends;
+    let externals = || backends.iter().map(|(_, it)| it).filter(|it| it.name.is_external());
     let age = state.last_applied.and_then(|at| SystemTime::now().duration_since(at).ok());
     Configuration {
         applied: state.applied,
@@ -163,7 +165,9 @@ fn configuration(state: &State) -> Configuration {
         problems: state.problems.len() + state.unreported.len(),
         frontends: state.snapshot.frontends.len(),
         refused: state.refused.frontends.len(),
-        backends: state.snapshot.backends.len(),
+        backends: backends.len(),
+        externals: externals().count(),
+        unreachable: externals().filter(|it| it.endpoints.is_empty()).count(),
     }
 }
 

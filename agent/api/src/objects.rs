@@ -35,6 +35,7 @@ use crate::types::tcproutes::TcpRoute;
 use crate::types::tlsroutes::TlsRoute;
 use crate::types::trafficpolicies::TrafficPolicy;
 use crate::types::udproutes::UdpRoute;
+use crate::types::xbackends::XBackend;
 use crate::types::xbackendtrafficpolicies::XBackendTrafficPolicy;
 
 use kind::Row;
@@ -244,9 +245,9 @@ macro_rules! kinds {
     };
 }
 
+const EXPERIMENTAL_GROUP: &str = "gateway.networking.x-k8s.io";
 const CORE: &str = "";
 const DISCOVERY: &str = "discovery.k8s.io";
-const EXPERIMENTAL_GROUP: &str = "gateway.networking.x-k8s.io";
 pub(crate) const OWN_GROUP: &str = "portcullis.dev";
 const CERTIFICATES: &str = "certificates.k8s.io";
 const EXTENSIONS: &str = "apiextensions.k8s.io";
@@ -279,6 +280,9 @@ kinds! { $
     BackendTlsPolicy(BackendTlsPolicy) in backend_tls_policies:
         "BackendTLSPolicy" "backendtlspolicies" of GATEWAY_GROUP ["v1", "v1alpha3"],
         Namespaced, Policy, read Whole by All, status Written, kept Disk;
+    XBackend(XBackend) in x_backends:
+        "XBackend" "xbackends" of EXPERIMENTAL_GROUP ["v1alpha1"],
+        Namespaced, Backend, read Whole by All, status Written, kept Disk;
     ListenerPolicy(ListenerPolicy) in listener_policies:
         "ListenerPolicy" "listenerpolicies" of OWN_GROUP ["v1alpha1"],
         Namespaced, Policy, read Whole by All, status Written, kept Disk;

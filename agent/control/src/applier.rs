@@ -13,11 +13,12 @@ use std::time::{Duration, Instant, SystemTime};
 
 use portcullis_api::{Change, ObjectKey};
 use portcullis_gateway::infra::Agents;
-use portcullis_gateway::{Fault, Feedback, Outcome};
+use portcullis_gateway::{Fault, Feedback, NameAnswer, Outcome};
 use portcullis_log::{CurrentProblems, Difference};
 use portcullis_model::{FrontendKey, ObjectName, Snapshot, Unserved};
 use tokio::sync::watch;
 
+use crate::names::Names;
 use crate::source::{InputProblem, KeptCertificates, Source, Update};
 use crate::status::StatusSink;
 use reporter::StatusReporter;
@@ -27,6 +28,9 @@ pub use guarded::{Translate, is_translating};
 /// Interval after which the data plane is asked again for what it refused: the port may have been
 /// another process's for a moment.
 const RETRY: Duration = Duration::from_secs(5);
+
+/// Time that the first snapshot waits for the addresses of names.
+const FIRST_NAMES: Duration = Duration::from_secs(2);
 
 /// The data plane: it serves snapshots.
 pub trait DataPlane: Send {
@@ -81,6 +85,9 @@ pub struct Applier<S, T, D, W> {
     agents: Option<watch::Receiver<Option<Agents>>>,
     /// In a cluster, the addresses of the network that the agent forwards from.
     own_addresses: Option<watch::Receiver<Vec<IpAddr>>>,
+    /// The names of hosts outside the cluster, and what is known of their addresses.
+    names: Option<Names>,
+    answers: Option<watch::Receiver<BTreeMap<Arc<str>, NameAnswer>>>,
     /// The next outcome is all there is.
     is_from_scratch: bool,
     /// The source has handed on everything; the sink learns of it with the next outcome.
@@ -105,6 +112,8 @@ impl<S: Source, T: Translate, D: DataPlane, W: StatusSink + 'static> Applier<S, 
             node_addresses: None,
             agents: None,
             own_addresses: None,
+            names: None,
+            answers: None,
             is_from_scratch: true,
             is_complete: false,
             is_provisioned: false,
@@ -149,6 +158,13 @@ impl<S: Source, T: Translate, D: DataPlane, W: StatusSink + 'static> Applier<S, 
         Self { own_addresses: Some(addresses), ..self }
     }
 
+    /// Looks up the names that translation asks for.
+    #[must_use]
+    pub fn looking_up(mut self, names: Names) -> Self {
+        self.translator.observe(Feedback::Names(BTreeMap::new()));
+        Self { answers: Some(names.answers.clone()), names: Some(names), ..self }
+    }
+
     pub fn state(&self) -> watch::Receiver<State> {
         self.state.subscribe()
     }
@@ -174,6 +190,10 @@ impl<S: Source, T: Translate, D: DataPlane, W: StatusSink + 'static> Applier<S, 
                     let own = Feedback::OwnAddresses(own.into_iter().collect());
                     self.step(Update { observed: vec![own], ..Update::default() }).await;
                 }
+                answers = changed(&mut self.answers), if !self.is_draft => {
+                    let update = Update { observed: vec![Feedback::Names(answers)], ..Update::default() };
+                    self.step(update).await;
+                }
                 () = self.reporter.reported() => {}
             }
         }
@@ -188,13 +208,21 @@ impl<S: Source, T: Translate, D: DataPlane, W: StatusSink + 'static> Applier<S, 
         for observed in update.observed {
             self.translator.observe(observed);
         }
-        let Some(outcome) = self.translate(update.changes) else {
+        self.take_names();
+        let Some(mut outcome) = self.translate(update.changes) else {
             return self.note_problems(update.problems);
         };
         self.is_draft = update.is_draft;
         if self.is_draft {
             self.note_problems(update.problems);
             return self.hand_out(outcome);
+        }
+        if self.state.borrow().applied == 0 && self.first_names().await {
+            self.hand_out(outcome);
+            outcome = match self.translate(Vec::new()) {
+                Some(outcome) => outcome,
+                None => return self.note_problems(update.problems),
+            };
         }
         let translated = started.elapsed();
         let snapshot = outcome.snapshot.clone();
@@ -229,6 +257,23 @@ impl<S: Source, T: Translate, D: DataPlane, W: StatusSink + 'static> Applier<S, 
         if std::mem::take(&mut self.is_provisioned) {
             pending.provisioned();
         }
+    }
+
+    /// Takes what was found out about names since the last look.
+    fn take_names(&mut self) {
+        if let Some(answers) = self.answers.as_mut().filter(|it| it.has_changed().unwrap_or(false)) {
+            let answers = answers.borrow_and_update().clone();
+            self.translator.observe(Feedback::Names(answers));
+        }
+    }
+
+    /// Waits a moment for the addresses of names before the first snapshot: the agent before this
+    /// one, whose connections it takes over, knows them. Returns whether there is anything new.
+    async fn first_names(&mut self) -> bool {
+        let Some(names) = &mut self.names else { return false };
+        let are_known = names.found(FIRST_NAMES).await;
+        self.take_names();
+        are_known
     }
 
     /// Passes the data plane's answer on to statuses.
@@ -272,6 +317,10 @@ impl<S: Source, T: Translate, D: DataPlane, W: StatusSink + 'static> Applier<S, 
             self.is_from_scratch = true;
             return None;
         };
+        let names = outcome.names.take().or_else(|| self.is_from_scratch.then(Default::default));
+        if let Some((all, names)) = self.names.as_ref().zip(names) {
+            all.want(names);
+        }
         let needs = std::mem::take(&mut outcome.needs);
         if self.is_from_scratch {
             self.source.need_only(needs.added);

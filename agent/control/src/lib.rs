@@ -13,6 +13,7 @@ pub mod key_ring;
 pub mod kube;
 pub mod lease;
 pub mod mesh;
+pub mod names;
 pub mod offline;
 pub mod source;
 pub mod status;

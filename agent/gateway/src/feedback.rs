@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use portcullis_api::{Kind, Objects};
 use portcullis_model::{Certificate, ListenerId, ObjectName, PortKey, Snapshot, Unserved};
@@ -36,6 +37,17 @@ pub enum Feedback {
     OwnAddresses(BTreeSet<IpAddr>),
     /// The addresses of the API server, and what may keep the agent from it.
     ApiServer(ApiServer),
+    /// By name that an outcome asked for, what is known of its addresses; of others, nothing yet.
+    Names(BTreeMap<Arc<str>, NameAnswer>),
+}
+
+/// The addresses of a name, as far as they are known.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NameAnswer {
+    /// Those of the last answer, as long as they may be used.
+    pub addresses: BTreeSet<IpAddr>,
+    /// The reason why there is no answer, or no address in it; addresses are older then.
+    pub failure: Option<Box<str>>,
 }
 
 /// The API server as the agent reaches it, or does not.
@@ -74,6 +86,10 @@ pub(crate) struct Observations {
     node_addresses: Vec<IpAddr>,
     own_addresses: BTreeSet<IpAddr>,
     api_server: Option<ApiServer>,
+    /// `None` where no names are looked up.
+    names: Option<BTreeMap<Arc<str>, NameAnswer>>,
+    /// Names with another answer since [`Self::renamed`].
+    renamed: BTreeSet<Arc<str>>,
 }
 
 // === impl Observations ===
@@ -94,10 +110,16 @@ impl Observations {
             Feedback::NodeAddresses(now) => {
                 if self.node_addresses != now {
                     self.readdressed.extend(objects.gateways.keys().cloned());
+                    self.renamed.extend(self.names.iter().flatten().map(|(name, _)| name.clone()));
                     self.node_addresses = now;
                 }
             }
             Feedback::OwnAddresses(now) => self.own_addresses = now,
+            Feedback::Names(now) => {
+                let before = self.names.take().unwrap_or_default();
+                self.renamed.extend(different(&before, &now));
+                self.names = Some(now);
+            }
             Feedback::ApiServer(now) => {
                 let before = self.api_server.take().unwrap_or_default().suspects;
                 let others: BTreeSet<_> = before.symmetric_difference(&now.suspects).copied().collect();
@@ -133,6 +155,7 @@ impl Observations {
             changed: BTreeSet::new(),
             readdressed: BTreeSet::new(),
             recertified: BTreeSet::new(),
+            renamed: BTreeSet::new(),
             ..self
         }
     }
@@ -145,6 +168,21 @@ impl Observations {
     /// Takes the Secrets of which another certificate is kept since the last call.
     pub(crate) fn recertified(&mut self) -> BTreeSet<ObjectName> {
         std::mem::take(&mut self.recertified)
+    }
+
+    /// Takes the names that have another answer since the last call.
+    pub(crate) fn renamed(&mut self) -> BTreeSet<Arc<str>> {
+        std::mem::take(&mut self.renamed)
+    }
+
+    /// The last answer for a name; `None` if it was not looked up yet.
+    pub(crate) fn name(&self, name: &str) -> Option<&NameAnswer> {
+        self.names.as_ref()?.get(name)
+    }
+
+    /// False offline: nothing is said of names there.
+    pub(crate) fn are_names_looked_up(&self) -> bool {
+        self.names.is_some()
     }
 
     /// The last certificate of a Secret that holds none any more.
@@ -242,10 +280,10 @@ impl Observations {
 }
 
 /// The keys under which two maps differ.
-fn different<'m, V: PartialEq>(
-    before: &'m BTreeMap<ObjectName, V>,
-    after: &'m BTreeMap<ObjectName, V>,
-) -> impl Iterator<Item = ObjectName> + 'm {
+fn different<'m, K: Ord + Clone, V: PartialEq>(
+    before: &'m BTreeMap<K, V>,
+    after: &'m BTreeMap<K, V>,
+) -> impl Iterator<Item = K> + 'm {
     let keys = before.keys().chain(after.keys());
     keys.filter(|key| before.get(*key) != after.get(*key)).cloned()
 }

@@ -118,6 +118,9 @@ names! {
         NoMatchingParent,
         NotAllowedByListeners,
         UnsupportedValue,
+        // XBackends
+        /// The name of a host has no address. The specification has no reason for it.
+        NameNotResolved,
         // Parent and child routes (GEP-1058)
         Attached,
         Conflicted,

@@ -7,6 +7,7 @@
 mod backend;
 mod draft;
 mod extension;
+mod external;
 pub(crate) mod external_auth;
 mod filter;
 mod grpc;
@@ -42,6 +43,7 @@ use crate::default_scope::DefaultScope;
 pub use crate::duration::{DurationError, parse_duration};
 pub use backend::{BackendUse, ProtocolSource, backend};
 pub use extension::Extension;
+pub use external::{ExternalTerms, ExternalUse};
 pub use filter::{ExtensionRef, ParsedMirror, RuleFilters};
 pub use kind::parse;
 pub use reference::{ChildReference, Delegation, ParsedBackendRef};

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use portcullis_model::{AddressRange, ObjectName};
 
-use crate::{AgentPlace, infra};
+use crate::{AgentPlace, ExternalRule, infra};
 
 /// The controller that GatewayClasses name.
 pub const CONTROLLER_NAME: &str = "portcullis.dev/gateway";
@@ -24,6 +24,7 @@ pub struct Settings {
     /// The addresses by which this agent reaches the API server, never a Gateway's.
     pub api_server: BTreeSet<IpAddr>,
     pub endpoints: EndpointRule,
+    pub external: ExternalRule,
     /// The Gateways that may be served on the nodes' own addresses, and on which ports.
     pub host_ports: infra::HostPortRights,
     pub role: AgentRole,
@@ -62,6 +63,7 @@ impl Default for Settings {
             load_balancers: Vec::new(),
             api_server: BTreeSet::new(),
             endpoints: EndpointRule::default(),
+            external: ExternalRule::default(),
             host_ports: infra::HostPortRights::default(),
             role: AgentRole::default(),
             place: AgentPlace::default(),

@@ -12,6 +12,8 @@ mod client_certificates;
 mod conflicts;
 mod counts;
 mod default_gateways;
+mod external_endpoints;
+mod externals;
 mod families;
 mod frontends;
 mod gateways;
@@ -58,6 +60,8 @@ use backends::{Backends, ChangedBackends};
 use changes::ChangedObjects;
 use conflicts::KindConflicts;
 use default_gateways::DefaultGateways;
+use external_endpoints::{ChangedExternals, ExternalEndpoints};
+use externals::Externals;
 use frontends::Frontends;
 use gateways::Gateways;
 use generated::Generated;
@@ -104,6 +108,9 @@ pub struct Outcome {
     /// The objects of kinds that are read on demand ([`portcullis_api::Reading`]) whose contents
     /// translation needs and did not before, and those that it no longer does; from scratch, all.
     pub needs: ChangedNeeds,
+    /// The names of hosts that are to be looked up, if they are others than before: what comes of
+    /// it is to be observed ([`Feedback::Names`]).
+    pub names: Option<BTreeSet<Arc<str>>>,
     /// Problems that no status can report, if different from before; an empty list: all is well
     /// now.
     pub problems: BTreeMap<ObjectKey, Vec<String>>,
@@ -137,6 +144,7 @@ struct Stages {
     traffic: TrafficPolicies,
     policies: Policies,
     backend_policies: BackendPolicies,
+    externals: Externals,
     filters: ListenerFilters,
     defaults: DefaultGateways,
     route_filters: RouteFilters,
@@ -149,6 +157,7 @@ struct Stages {
     frontends: Frontends,
     health_checks: HealthChecks,
     backends: Backends,
+    external_endpoints: ExternalEndpoints,
 }
 
 /// Translates objects from scratch.
@@ -179,6 +188,7 @@ impl Translator {
             traffic,
             policies,
             backend_policies,
+            externals,
             filters,
             defaults,
             route_filters,
@@ -191,6 +201,7 @@ impl Translator {
             frontends,
             health_checks,
             backends,
+            external_endpoints,
         } = &mut self.stages;
 
         trust_bundles.update(changed.of(Kind::ClusterTrustBundle), objects);
@@ -198,6 +209,7 @@ impl Translator {
 
         // Gateways and ListenerSets: each on its own, then as parents and children, then merged.
         let recertified = self.observations.recertified();
+        let renamed = self.observations.renamed();
         let sources = listeners::Sources { objects, settings, observations: &self.observations };
         let judged = listeners.update(&changed, &recertified, sources);
         let attached = hierarchy.update(&changed, &judged, listeners, objects);
@@ -228,13 +240,16 @@ impl Translator {
         // Routes: those that may fare differently with their families, attached, and in conflict
         // with other kinds.
         let recompiled = route_filters.update(&changed, objects);
-        let parents = Parents { listeners, hierarchy, gateways, objects, traffic, services, route_filters };
+        let mut changed_externals = externals.update(&changed, holders, settings);
+        let parents =
+            Parents { listeners, hierarchy, gateways, objects, traffic, services, externals, route_filters };
         let refiltered = filters.update(&changed, &judged, &targeted, parents);
         let mut affected = routes.affected(rewritten, &changed, &judged, &attached, parsed, parents);
         affected.extend(routes.of_parents(&merged.claims).cloned());
         affected.extend(routes.targeted(&targeted));
         affected.extend(routes.retargeted(&protected.routes));
         affected.extend(routes.filtered(&recompiled));
+        affected.extend(routes.with_externals(&changed_externals));
         let redefaulted = defaults.update(&judged, listeners, objects);
         if !redefaulted.gateways.is_empty() {
             affected.extend(parsed.defaulted().cloned());
@@ -249,7 +264,9 @@ impl Translator {
             mut services,
             policies: referred,
             referred: services_of_routes,
+            externals: referred_externals,
         } = routed;
+        changed_externals.extend(referred_externals);
         services.extend(routes.count_backends(&refiltered.used, &refiltered.unused));
         services.extend(routes.count_backends(&protected.uses.used, &protected.uses.unused));
         let turned = conflicts.update(&reattached, routes);
@@ -285,6 +302,18 @@ impl Translator {
         let sources =
             backends::Sources { uses, owners, gateways, policies, backend_policies, objects, settings };
         let ChangedBackends { refused, reproved } = backends.update(changes, sources, &mut next);
+        let changes = external_endpoints::Changes {
+            backends: changed_externals,
+            names: renamed,
+            owners: &owned,
+            gateways: &merged,
+            frontends: &claimed,
+        };
+        let uses = routes.external_uses();
+        let sources =
+            external_endpoints::Sources { externals, uses, owners, gateways, observations, settings };
+        let ChangedExternals { backends: externals, names } =
+            external_endpoints.update(changes, sources, &mut next);
         let sources = client_certificates::Sources { listeners, hierarchy };
         client_certificates::update(&judged, &attached, sources, &mut next);
         self.snapshot = next.finish();
@@ -307,6 +336,7 @@ impl Translator {
             respoken: &respoken,
             referred: &services_of_routes,
             route_filters: &recompiled,
+            externals: &externals,
             services: &refused,
             parents: &parents,
             conflicts: &turned,
@@ -326,6 +356,7 @@ impl Translator {
             targeted: &targeted.policies,
             referred: &referred,
             traffic: &protected.policies,
+            externals: &externals,
             services: &reproved,
         };
         let (needs, needing) = self.needs.update(&changes, view);
@@ -340,6 +371,7 @@ impl Translator {
             ephemeral: ephemeral.map(|parent| (parent.clone(), view.routes.family(&parent))).collect(),
             generated,
             needs,
+            names,
         }
     }
 
@@ -406,6 +438,7 @@ impl Stages {
             traffic,
             policies,
             backend_policies,
+            externals,
             filters,
             defaults,
             route_filters,
@@ -417,6 +450,7 @@ impl Stages {
             ports,
             frontends,
             backends,
+            external_endpoints,
             ..
         } = self;
         View {
@@ -429,6 +463,7 @@ impl Stages {
             traffic,
             policies,
             backend_policies,
+            externals,
             filters,
             defaults,
             route_filters,
@@ -440,6 +475,7 @@ impl Stages {
             ports,
             frontends,
             backends,
+            external_endpoints,
             observations,
         }
     }

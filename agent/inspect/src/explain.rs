@@ -10,8 +10,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use portcullis_model::{
-    Action, Admission, BackendTarget, FrontendKey, HostMap, Listener, Port, PortListeners, RequestHead,
-    RouteTable, Rule, Selected, Serves, Snapshot, TrafficPolicy,
+    Action, Admission, BackendName, BackendTarget, FrontendKey, HostMap, Listener, Port, PortListeners,
+    RequestHead, RouteTable, Rule, Selected, Serves, Snapshot, TrafficPolicy,
 };
 
 use crate::served::ServedListener;
@@ -304,7 +304,7 @@ impl Answer<'_> {
         let total = split.total();
         for backend in split.backends() {
             let target = match &backend.target {
-                BackendTarget::Known(name) => format!("{name} → {}", self.endpoints(name.as_str(), "503")),
+                BackendTarget::Known(name) => format!("{name} → {}", self.endpoints(name, "503")),
                 BackendTarget::Respond(response) => text::response_text(response),
                 BackendTarget::Invalid(failure) => failure.to_string(),
             };
@@ -312,11 +312,12 @@ impl Answer<'_> {
         }
     }
 
-    fn endpoints(&self, name: &str, without: &str) -> String {
-        match self.snapshot.backends.get(name) {
+    fn endpoints(&self, name: &BackendName, without: &str) -> String {
+        match self.snapshot.backends.get(name.as_str()) {
             Some(backend) if !backend.endpoints.is_empty() => {
                 backend.endpoints.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
             }
+            _ if name.is_external() => format!("no address that is known and may be sent to: {without}"),
             _ => format!("no ready endpoints: {without}"),
         }
     }

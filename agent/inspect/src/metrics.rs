@@ -184,6 +184,10 @@ pub struct Configuration {
     /// Of those, not served.
     pub refused: usize,
     pub backends: usize,
+    /// Of those, hosts outside the cluster.
+    pub externals: usize,
+    /// Of those, without an address that may be sent to.
+    pub unreachable: usize,
 }
 
 /// The agent's part in a cluster.
@@ -514,14 +518,21 @@ fn configuration(registry: &mut Registry, configuration: &Configuration) {
     time.inc_by(configuration.apply_time.as_secs_f64());
     let help = "Time from a change being read to the data plane serving it, summed";
     registry.register_with_unit("portcullis_config_apply_time", help, Unit::Seconds, time);
-    let Configuration { age, generation, problems, frontends, refused, backends, .. } = *configuration;
+    let Configuration { age, generation, problems, frontends, refused, .. } = *configuration;
+    let Configuration { backends, externals, unreachable, .. } = *configuration;
     gauge(registry, "portcullis_config_age_seconds", "Time since the last change took effect", age.as_secs());
     gauge(registry, "portcullis_config_generation", "The snapshot that is served", generation);
     for (name, help, count) in [
         ("portcullis_config_problems", "What is wrong with the input now", problems),
         ("portcullis_frontends", "Addresses and ports of Gateways", frontends),
         ("portcullis_frontends_refused", "Of those, not served", refused),
-        ("portcullis_backends", "Service ports in use", backends),
+        ("portcullis_backends", "Service ports and hosts outside the cluster in use", backends),
+        ("portcullis_external_hosts", "Of those, hosts outside the cluster", externals),
+        (
+            "portcullis_external_hosts_without_address",
+            "Of those, without an address that may be sent to",
+            unreachable,
+        ),
     ] {
         gauge(registry, name, help, count as u64);
     }

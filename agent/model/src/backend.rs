@@ -9,11 +9,13 @@ use std::time::Duration;
 use rustls::pki_types::TrustAnchor;
 use serde::{Serialize, Serializer};
 
-use crate::{Balancing, L4Protocol, Locality, PortKey, Resilience, RetryBudget};
+use crate::{Balancing, Certificate, L4Protocol, Locality, PortKey, Resilience, RetryBudget};
 
-/// `namespace/service:port`, with `/udp` for ports over UDP. Rules name their backends; the data
-/// plane looks endpoints and connection pools up by name, so that an endpoint that comes or goes
-/// touches no route table.
+const EXTERNAL: &str = "external";
+
+/// `namespace/service:port`, with `/udp` for ports over UDP; `namespace/name/external` for a host
+/// outside the cluster. Rules name their backends; the data plane looks endpoints and connection
+/// pools up by name, so that an endpoint that comes or goes touches no route table.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 pub struct BackendName(pub Arc<str>);
 
@@ -49,7 +51,7 @@ pub enum Encryption {
     Unavailable,
 }
 
-/// TLS as a BackendTLSPolicy asks for it.
+/// TLS as a BackendTLSPolicy asks for it, or an XBackend.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BackendTls {
@@ -58,6 +60,20 @@ pub struct BackendTls {
     /// The names of which the certificate has to have one; never empty.
     pub identities: Box<[PeerIdentity]>,
     pub authorities: Authorities,
+    #[serde(skip_serializing_if = "ClientIdentity::is_gateway")]
+    pub client: ClientIdentity,
+}
+
+/// The certificate by which a backend is shown who speaks to it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum ClientIdentity {
+    /// The Gateway's, if it has one.
+    #[default]
+    Gateway,
+    /// None at all: a host that a tenant names is not shown the Gateway's.
+    None,
+    /// One that is for this backend.
+    Own(Certificate),
 }
 
 /// A subject alternative name of a backend's certificate.
@@ -172,6 +188,38 @@ impl Serialize for Authorities {
     }
 }
 
+// === impl ClientIdentity ===
+
+impl ClientIdentity {
+    fn is_gateway(&self) -> bool {
+        *self == Self::Gateway
+    }
+}
+
+/// Without anything of a certificate but its names.
+impl Serialize for ClientIdentity {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Gateway => serializer.serialize_str("Gateway"),
+            Self::None => serializer.serialize_str("None"),
+            Self::Own(certificate) => serializer.collect_seq(certificate.names.iter()),
+        }
+    }
+}
+
+// === impl BackendTls ===
+
+impl BackendTls {
+    /// The certificate to show, where the Gateway has this one.
+    pub fn shown<'c>(&'c self, gateways: Option<&'c Certificate>) -> Option<&'c Certificate> {
+        match &self.client {
+            ClientIdentity::Gateway => gateways,
+            ClientIdentity::None => None,
+            ClientIdentity::Own(certificate) => Some(certificate),
+        }
+    }
+}
+
 // === impl BackendName ===
 
 impl BackendName {
@@ -181,6 +229,16 @@ impl BackendName {
             L4Protocol::Tcp => format!("{namespace}/{service}:{number}").into(),
             L4Protocol::Udp => format!("{namespace}/{service}:{number}/udp").into(),
         })
+    }
+
+    /// A host outside the cluster.
+    pub fn external(namespace: &str, name: &str) -> Self {
+        Self(format!("{namespace}/{name}/{EXTERNAL}").into())
+    }
+
+    /// True of a host outside the cluster, however it is spoken to.
+    pub fn is_external(&self) -> bool {
+        self.0.split('/').nth(2) == Some(EXTERNAL)
     }
 
     pub fn as_str(&self) -> &str {

@@ -59,8 +59,8 @@ pub use authentication::{
     Expiry, JwtProvider, KeySource, RequiredClaim, Requirement,
 };
 pub use backend::{
-    Authorities, Backend, BackendName, BackendProtocol, BackendTls, ConnectionTerms, Encryption,
-    PeerIdentity, ProxyHeader,
+    Authorities, Backend, BackendName, BackendProtocol, BackendTls, ClientIdentity, ConnectionTerms,
+    Encryption, PeerIdentity, ProxyHeader,
 };
 pub use balancing::{Balancing, Distance, HashKey, Locality};
 pub use certificate::Certificate;

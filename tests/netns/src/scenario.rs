@@ -92,6 +92,11 @@ impl Scenario {
         datagrams(&self.backends, address.parse()?)
     }
 
+    /// Runs a function where backends are. Sockets made there stay there.
+    pub fn at_backends<T: Send>(&self, function: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+        self.backends.enter(function)
+    }
+
     /// Gives the node routes to networks, each with a next hop at the backends that knows no way
     /// on: it says so by ICMP.
     pub fn end_routes(&self, routes: &[(&str, &str)]) -> Result<()> {

@@ -30,6 +30,7 @@ const READ: &[&str] = &[
     "tlsroutes.gateway.networking.k8s.io",
     "udproutes.gateway.networking.k8s.io",
     "xbackendtrafficpolicies.gateway.networking.x-k8s.io",
+    "xbackends.gateway.networking.x-k8s.io",
     "xmeshes.gateway.networking.x-k8s.io",
 ];
 

@@ -36,6 +36,8 @@ pub enum Role {
     Route,
     /// Applies to what its `targetRefs` name.
     Policy,
+    /// Is referred to by routes, and has a status of ours as a policy has.
+    Backend,
     /// Says something about them, or is referred to by them.
     Other,
 }
@@ -147,7 +149,7 @@ impl Kind {
     /// True if several controllers write the status of one object: each has entries of its own
     /// there, by parent or by ancestor.
     pub fn shares_status(self) -> bool {
-        matches!(self.role(), Role::Route | Role::Policy)
+        matches!(self.role(), Role::Route | Role::Policy | Role::Backend)
     }
 
     /// The kinds of routes.
@@ -230,6 +232,7 @@ mod tests {
                 "TCPRoute",
                 "UDPRoute",
                 "BackendTLSPolicy",
+                "XBackend",
                 "ListenerPolicy",
                 "TrafficPolicy",
                 "BackendPolicy",

@@ -90,11 +90,28 @@ fn functions() -> Context<'static, 'static> {
     // `format.dns1123Subdomain().validate(text).hasValue()`: an optional list of errors.
     context.add_variable_from_value("format", "format");
     let _ = context.add_function("dns1123Subdomain", |This(format): This<Arc<String>>| format);
-    let _ = context.add_function("validate", |This(_): This<Arc<String>>, text: Arc<String>| {
-        let errors = if is_subdomain(&text) { OptionalValue::none() } else { OptionalValue::of(text.into()) };
+    let _ = context.add_function("qualifiedName", |This(_): This<Arc<String>>| QUALIFIED_NAME.to_owned());
+    let _ = context.add_function("validate", |This(format): This<Arc<String>>, text: Arc<String>| {
+        let is_valid = if *format == QUALIFIED_NAME { is_qualified(&text) } else { is_subdomain(&text) };
+        let errors = if is_valid { OptionalValue::none() } else { OptionalValue::of(text.into()) };
         cel::Value::Opaque(Arc::new(errors))
     });
     context
+}
+
+/// The format of labels' keys, as `validate` is told of it.
+const QUALIFIED_NAME: &str = "qualifiedName";
+
+/// A name of 63 characters at most, with a subdomain and a slash in front of it or without.
+fn is_qualified(text: &str) -> bool {
+    let (prefix, name) = text.split_once('/').map_or((None, text), |(prefix, name)| (Some(prefix), name));
+    let is_end = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
+    let name = name.as_bytes();
+    prefix.is_none_or(is_subdomain)
+        && name.len() <= 63
+        && is_end(name.first())
+        && is_end(name.last())
+        && name.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(byte))
 }
 
 /// The patterns come from CRDs, never from objects: there are few.
@@ -231,6 +248,8 @@ mod tests {
             "isIP('10.0.0.1') && isIP('::1') && !isIP(self.a)",
             "format.dns1123Subdomain().validate('-').hasValue()",
             "!format.dns1123Subdomain().validate('a.b').hasValue()",
+            "!format.qualifiedName().validate('a.b/C_1').hasValue()",
+            "format.qualifiedName().validate('a.b/c/d').hasValue() && format.qualifiedName().validate('-a').hasValue()",
             "duration('90s') > duration('1m') && size(self) == 2 && self.a.size() == 11",
             "has(self.a) && !has(self.b) && ['a'].exists_one(x, x == 'a') && self.n <= 3",
             "self.b == 1 || true",

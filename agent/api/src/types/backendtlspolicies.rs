@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use kube::CustomResource;
 use serde::{Deserialize, Serialize};
 
-use super::shared::{LocalObjectReference, PolicyStatus, PolicyTargetReference};
+use super::shared::{BackendTlsValidation, PolicyStatus, PolicyTargetReference};
 
 #[derive(CustomResource, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 #[kube(
@@ -26,25 +26,4 @@ pub struct BackendTlsPolicySpec {
     #[serde(rename = "targetRefs")]
     pub target_refs: Vec<PolicyTargetReference>,
     pub validation: BackendTlsValidation,
-}
-
-#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
-pub struct BackendTlsValidation {
-    #[serde(default, skip_serializing_if = "Option::is_none", rename = "caCertificateRefs")]
-    pub ca_certificate_refs: Option<Vec<LocalObjectReference>>,
-    pub hostname: String,
-    #[serde(default, skip_serializing_if = "Option::is_none", rename = "subjectAltNames")]
-    pub subject_alt_names: Option<Vec<SubjectAltName>>,
-    #[serde(default, skip_serializing_if = "Option::is_none", rename = "wellKnownCACertificates")]
-    pub well_known_ca_certificates: Option<String>,
-}
-
-#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
-pub struct SubjectAltName {
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub hostname: Option<String>,
-    #[serde(rename = "type")]
-    pub r#type: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub uri: Option<String>,
 }

@@ -18,5 +18,6 @@ pub mod tcproutes;
 pub mod tlsroutes;
 pub mod trafficpolicies;
 pub mod udproutes;
+pub mod xbackends;
 pub mod xbackendtrafficpolicies;
 pub mod xmeshes;

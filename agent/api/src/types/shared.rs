@@ -53,6 +53,17 @@ pub struct BackendObjectReference {
 }
 
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
+pub struct BackendTlsValidation {
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "caCertificateRefs")]
+    pub ca_certificate_refs: Option<Vec<LocalObjectReference>>,
+    pub hostname: String,
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "subjectAltNames")]
+    pub subject_alt_names: Option<Vec<SubjectAltName>>,
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "wellKnownCACertificates")]
+    pub well_known_ca_certificates: Option<String>,
+}
+
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 pub struct ClassStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conditions: Option<Vec<Condition>>,
@@ -440,6 +451,16 @@ pub struct StreamRouteRule {
     pub backend_refs: Vec<WeightedBackendReference>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
+}
+
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
+pub struct SubjectAltName {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hostname: Option<String>,
+    #[serde(rename = "type")]
+    pub r#type: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uri: Option<String>,
 }
 
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]

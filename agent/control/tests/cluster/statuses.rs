@@ -276,3 +276,39 @@ async fn no_gateway_of_another_controller_is_written() {
     drop(agent);
     fixture.remove().await;
 }
+
+/// "A controller that manages the Backend must add an entry for each ancestor it manages and remove
+/// the entry when the controller no longer considers the Backend to be associated with that
+/// ancestor" (Gateway API v1.7, BackendStatus). Entries of others stay.
+#[tokio::test]
+#[ignore = "needs a cluster: cargo xtask cluster exec"]
+async fn a_host_outside_the_cluster_has_an_entry_for_each_gateway_that_uses_it() {
+    let fixture = Fixture::new().await;
+    let agent = Agent::start(&fixture, "a");
+    fixture.gateway("web", json!({})).await;
+    let spec = json!({"type": "ExternalHostname", "externalHostname": {"hostname": "api.example.com"},
+        "port": {"number": 443}});
+    fixture.create("XBackend", "api", json!({"spec": spec})).await;
+    let mut theirs = foreign();
+    theirs["ancestorRef"] = theirs.as_object_mut().unwrap().remove("parentRef").unwrap();
+    fixture.patch_status("XBackend", "api", json!({"ancestors": [theirs.clone()]})).await;
+    let rules = json!([{"backendRefs": [{"group": "gateway.networking.x-k8s.io", "kind": "XBackend", "name": "api"}]}]);
+    fixture
+        .create("HTTPRoute", "api", json!({"spec": {"parentRefs": [{"name": "web"}], "rules": rules}}))
+        .await;
+    let ours = |backend: &Value| -> Vec<Value> {
+        let entries = backend["status"]["ancestors"].as_array();
+        let is_ours = |entry: &&Value| entry["controllerName"] == fixture.controller_name.as_str();
+        entries.into_iter().flatten().filter(is_ours).cloned().collect()
+    };
+    let backend = fixture.until("XBackend", "api", |backend| !ours(backend).is_empty()).await;
+    let entries = ours(&backend);
+    assert_eq!((entries.len(), &entries[0]["ancestorRef"]["name"]), (1, &json!("web")));
+    assert_eq!(condition(&entries[0], "Accepted")["status"], "True");
+
+    fixture.delete("HTTPRoute", "api").await;
+    let backend = fixture.until("XBackend", "api", |backend| ours(backend).is_empty()).await;
+    assert_eq!(backend["status"]["ancestors"], json!([theirs]));
+    drop(agent);
+    fixture.remove().await;
+}

@@ -92,6 +92,7 @@ impl Services for World {
         let grants = Grants::new(&self.objects);
         grants.permits(kind, namespace, Kind::Service, &service.namespace, &service.name)
     }
+
     fn tls_policy(&self, _: &ObjectName, _: Option<&str>) -> TlsPolicy<'_> {
         TlsPolicy::None
     }
@@ -106,6 +107,10 @@ impl Resolver for World {
     }
     fn route_filter(&self, name: &ObjectName) -> Option<&Result<Extension, Fault>> {
         self.filters.get(name)
+    }
+
+    fn external(&self, _: &ObjectName) -> Option<Result<crate::route::ExternalTerms, &crate::Fault>> {
+        None
     }
 }
 

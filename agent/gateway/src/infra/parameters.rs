@@ -18,8 +18,8 @@ use serde_json::{Map, Value};
 use super::address::CLUSTER;
 use super::limits;
 use super::syntax::{billionths, is_label_value, is_qualified_name};
-use crate::Fault;
 use crate::claims::Claims;
+use crate::{ExternalRule, Fault};
 
 /// The parameters of what serves a Gateway.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -63,8 +63,9 @@ pub struct Pods {
     /// The time that connections may take to finish.
     pub drain_seconds: u64,
     /// The rules for addresses, which are those of the agents: `--endpoint-namespaces` and
-    /// `--load-balancer-addresses`.
+    /// `--load-balancer-addresses`, `--external-names` and `--external-ranges`.
     pub endpoint_namespaces: Vec<String>,
+    pub external: ExternalRule,
     pub load_balancers: Vec<AddressRange>,
     /// Fields of the pods' spec: where they run, and how their image is pulled. What we set
     /// ourselves has precedence.
@@ -139,6 +140,7 @@ impl Pods {
             log_format,
             drain_seconds: 30,
             endpoint_namespaces: Vec::new(),
+            external: ExternalRule::default(),
             load_balancers: Vec::new(),
             spec: Map::new(),
         }

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use portcullis_model::PortKey;
+use portcullis_model::{HostPattern, PortKey};
 use serde_json::{Map, Value, json};
 
 use super::GATEWAY_NAME_LABEL;
@@ -112,8 +112,17 @@ fn container(
             "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "spec.nodeName"}},
         }),
     ];
-    let lists =
-        [("ENDPOINT_NAMESPACES", &pods.endpoint_namespaces), ("LOAD_BALANCER_ADDRESSES", &load_balancers)];
+    let ranges: Vec<_> = pods.external.ranges.iter().map(ToString::to_string).collect();
+    let mut names: Vec<_> = pods.external.names.iter().map(ToString::to_string).collect();
+    if pods.external.names == [HostPattern::Any] {
+        names.clear();
+    }
+    let lists = [
+        ("ENDPOINT_NAMESPACES", &pods.endpoint_namespaces),
+        ("LOAD_BALANCER_ADDRESSES", &load_balancers),
+        ("EXTERNAL_NAMES", &names),
+        ("EXTERNAL_RANGES", &ranges),
+    ];
     let lists = lists.into_iter().filter(|(_, values)| !values.is_empty());
     variables.extend(lists.map(|(name, values)| variable(name, &values.join(","))));
     json!({

@@ -7,10 +7,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Service;
-use portcullis_api::types::backendtlspolicies::{BackendTlsPolicy, BackendTlsValidation, SubjectAltName};
-use portcullis_api::types::shared::LocalObjectReference;
+use portcullis_api::types::backendtlspolicies::BackendTlsPolicy;
+use portcullis_api::types::shared::{BackendTlsValidation, LocalObjectReference, SubjectAltName};
 use portcullis_api::{Kind, ObjectKey, created, generation};
-use portcullis_model::{Authorities, BackendTls, Encryption, ObjectName, PeerIdentity};
+use portcullis_model::{Authorities, BackendTls, ClientIdentity, Encryption, ObjectName, PeerIdentity};
 use rustls_pki_types::DnsName;
 
 use super::authorities::{self, Anchors, Holders};
@@ -127,31 +127,22 @@ pub(crate) fn missing(target: &Target, service: Option<&Service>) -> Option<Faul
 
 impl Declared {
     pub(crate) fn of(name: &ObjectName, policy: &BackendTlsPolicy, sources: Holders<'_>) -> Self {
-        let BackendTlsValidation { ca_certificate_refs, .. } = &policy.spec.validation;
-        let (mut holders, mut sets, mut faults) = (BTreeSet::new(), Vec::new(), Vec::new());
-        for reference in ca_certificate_refs.iter().flatten() {
-            let LocalObjectReference { group, kind, name: holder } = reference;
-            let holder = ObjectName::new(name.namespace.clone(), holder.as_str());
-            let read = authorities::holder(group, kind, holder).and_then(|holder| {
-                holders.insert(holder.clone());
-                sources.read(&holder)
-            });
-            match read {
-                Ok(read) => sets.push(read),
-                Err(fault) => faults.push(fault),
-            }
-        }
-        let unresolved = Fault::summary(faults);
+        let Named { anchors, unresolved, holders } =
+            Named::by(&policy.spec.validation, &name.namespace, sources);
         let keys = policy.spec.options.iter().flat_map(|options| options.keys());
         let (foreign, unknown): (Vec<_>, Vec<_>) = keys.map(String::as_str).partition(|key| is_foreign(key));
         let tls = match &*unknown {
-            [] => validation(&policy.spec.validation, authorities::union(&sets), unresolved.as_ref()),
+            [] => validation(&policy.spec.validation, anchors, unresolved.as_ref()),
             _ => Err(invalid(format!(
                 "options has {}, which is no option that we know: remove it; what an option was to forbid must not be \
                  done without it",
                 unknown.join(", ")
             ))),
         };
+        let tls = tls.map_err(|mut fault| {
+            fault.message.push_str("; nothing is sent to the targets until that is right");
+            fault
+        });
         Self {
             generation: generation(&policy.metadata),
             created: created(&policy.metadata),
@@ -164,9 +155,38 @@ impl Declared {
     }
 }
 
+/// The authorities that a validation names, and where they are.
+pub(crate) struct Named {
+    pub(crate) anchors: Anchors,
+    /// The fault of references that lead nowhere.
+    pub(crate) unresolved: Option<Fault>,
+    /// The objects referred to, there or not.
+    pub(crate) holders: BTreeSet<ObjectKey>,
+}
+
+impl Named {
+    /// Those of an object in the namespace.
+    pub(crate) fn by(validation: &BackendTlsValidation, namespace: &Arc<str>, sources: Holders<'_>) -> Self {
+        let (mut holders, mut sets, mut faults) = (BTreeSet::new(), Vec::new(), Vec::new());
+        for reference in validation.ca_certificate_refs.iter().flatten() {
+            let LocalObjectReference { group, kind, name: holder } = reference;
+            let holder = ObjectName::new(namespace.clone(), holder.as_str());
+            let read = authorities::holder(group, kind, holder).and_then(|holder| {
+                holders.insert(holder.clone());
+                sources.read(&holder)
+            });
+            match read {
+                Ok(read) => sets.push(read),
+                Err(fault) => faults.push(fault),
+            }
+        }
+        Self { anchors: authorities::union(&sets), unresolved: Fault::summary(faults), holders }
+    }
+}
+
 /// "Only one of CACertificateRefs or WellKnownCACertificates may be specified, not both"; files in
 /// a directory were never checked.
-fn validation(
+pub(crate) fn validation(
     validation: &BackendTlsValidation,
     anchors: Anchors,
     unresolved: Option<&Fault>,
@@ -178,7 +198,7 @@ fn validation(
             let why = unresolved.map_or("they hold none", |fault| fault.message.as_str());
             return Err(Fault::not_accepted(
                 Reason::NoValidCACertificate,
-                format!("no certificate of an authority is left: {why}; {NOTHING_SENT}"),
+                format!("no certificate of an authority is left: {why}"),
             ));
         }
         (true, None) => Authorities::Given(anchors),
@@ -199,7 +219,12 @@ fn validation(
     } else {
         alternatives.iter().map(identity).collect::<Result<_, _>>()?
     };
-    Ok(BackendTls { server_name, identities: identities.into(), authorities })
+    Ok(BackendTls {
+        server_name,
+        identities: identities.into(),
+        authorities,
+        client: ClientIdentity::Gateway,
+    })
 }
 
 fn identity(name: &SubjectAltName) -> Result<PeerIdentity, Fault> {
@@ -239,10 +264,8 @@ fn dns_name(field: &str, text: &str) -> Result<Box<str>, Fault> {
     Ok(name.into())
 }
 
-const NOTHING_SENT: &str = "nothing is sent to the targets until that is right";
-
 fn invalid(message: String) -> Fault {
-    Fault::not_accepted(Reason::Invalid, format!("{message}; {NOTHING_SENT}"))
+    Fault::not_accepted(Reason::Invalid, message)
 }
 
 // === impl TlsPolicy ===

@@ -182,7 +182,7 @@ fn a_policys_fault_is_for_its_namespace() {
     let (policy, service) = (ObjectName::new("shop", "p"), ObjectName::new("shop", "s"));
     let fault = invalid("secret".to_owned());
     let told = |reader| unserved((&policy, &fault), &service, 443, reader).message;
-    assert!(told("shop").starts_with("BackendTLSPolicy shop/p is not valid (secret; nothing is sent"));
+    assert!(told("shop").starts_with("BackendTLSPolicy shop/p is not valid (secret)"));
     let foreign = told("edge");
     assert!(foreign.starts_with(
         "a BackendTLSPolicy in namespace shop is not valid; nothing is sent to Service shop/s port 443"

@@ -25,7 +25,7 @@ pub struct BackendUse {
 /// The source of the protocol that is spoken to a backend. Uses with the same one are the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ProtocolSource {
-    /// The Service: its `appProtocol`, or HTTP/1.1 if it states none.
+    /// The Service: its `appProtocol`, or HTTP/1.1 if it states none. Or the XBackend, likewise.
     Service,
     /// The kind of route, which speaks HTTP/2 where the Service states nothing.
     RouteKind,

@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use portcullis_model::{Authorities, BackendTls, PeerIdentity};
+use portcullis_model::{Authorities, BackendTls, ClientIdentity, PeerIdentity};
 use serde_json::{Value, json};
 
 use super::*;
@@ -72,7 +72,12 @@ fn endpoints_count_when_ready_and_serve_to_the_end_when_nothing_else_does() {
 fn tls() -> Encryption {
     let (server_name, authorities) = ("a.example".into(), Authorities::System);
     let identities = [PeerIdentity::Dns("a.example".into())].into();
-    Encryption::Tls(Arc::new(BackendTls { server_name, identities, authorities }))
+    Encryption::Tls(Arc::new(BackendTls {
+        server_name,
+        identities,
+        authorities,
+        client: ClientIdentity::default(),
+    }))
 }
 
 fn used_by(kind: Kind, port: Value, encryption: &Encryption) -> Result<BackendUse, Fault> {

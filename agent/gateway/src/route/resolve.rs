@@ -12,12 +12,13 @@ use portcullis_model::{
 };
 
 use super::extension::Extension;
+use super::external::{in_own_namespace, not_for};
 use super::external_auth::ParsedAuth;
 use super::filter::{ExtensionRef, FilterReference, ParsedMirror, RuleFilters};
 use super::reference::{Delegation, ParsedBackendRef};
 use super::service_reference::Referred;
 use super::services::{self, Services, Target};
-use super::{BackendUse, ParsedRoute, ParsedRule, is_about_streams, kind};
+use super::{BackendUse, ExternalTerms, ExternalUse, ParsedRoute, ParsedRule, is_about_streams, kind};
 use crate::{Fault, Reason};
 
 /// The objects that references of rules are looked up in.
@@ -27,6 +28,8 @@ pub trait Resolver {
     fn traffic_policy(&self, id: &RuleId, joined: &[Arc<RuleId>]) -> Option<Arc<TrafficPolicy>>;
     /// The RouteFilter, or the fault that its status reports; `None` if there is none of the name.
     fn route_filter(&self, name: &ObjectName) -> Option<&Result<Extension, Fault>>;
+    /// The XBackend of that name; the fault if it may not be used.
+    fn external(&self, name: &ObjectName) -> Option<Result<ExternalTerms, &Fault>>;
 }
 
 /// Of a rule, and of each of its backends: every one looks at the whole path of each request.
@@ -49,6 +52,9 @@ pub struct ResolvedRoute {
     pub services: BTreeSet<ObjectName>,
     /// The same of RouteFilters.
     pub route_filters: BTreeSet<ObjectName>,
+    pub external_uses: BTreeSet<ExternalUse>,
+    /// All XBackends of the route's namespace that are referred to, usable or not.
+    pub externals: BTreeSet<ObjectName>,
 }
 
 #[derive(Clone, Debug)]
@@ -157,6 +163,12 @@ struct Filters {
     response: Option<Arc<DirectResponse>>,
 }
 
+/// A backend that requests are sent to.
+enum Used {
+    Service(BackendUse),
+    External(ExternalUse),
+}
+
 impl<R: Resolver + ?Sized> Resolution<'_, R> {
     fn rule(&mut self, rule: &ParsedRule) -> ResolvedRule {
         let unresolved = rule.faults.iter().filter(|fault| !fault.is_unacceptable());
@@ -255,9 +267,9 @@ impl<R: Resolver + ?Sized> Resolution<'_, R> {
     fn weighted(&mut self, rule: &ParsedRule, at: usize, reference: &ParsedBackendRef) -> WeightedBackend {
         let found = match &reference.fault {
             Some(fault) => Err(fault.as_ref().clone()),
-            None => self.target(reference.referred(), self.kind),
+            None => self.request_target(reference.referred(), self.kind),
         };
-        let found = found.and_then(|target| self.sole_persistence(rule, target));
+        let found = found.and_then(|used| self.sole_persistence(rule, used));
         let target = self.usable(rule, found);
         let filters = self.filters(rule, &reference.filters, Some(at));
         let (target, filters) = match (target, filters) {
@@ -293,7 +305,7 @@ impl<R: Resolver + ?Sized> Resolution<'_, R> {
             written = at;
             let added = match reference {
                 FilterReference::Auth(auth) => {
-                    let found = self.target(auth.service.referred(), auth.speaks_as());
+                    let found = self.request_target(auth.service.referred(), auth.speaks_as());
                     let used = self.usable(rule, found);
                     used.map(|used| completed.list.push(Filter::ExternalAuth(Box::new(auth.resolved(used)))))
                 }
@@ -338,10 +350,10 @@ impl<R: Resolver + ?Sized> Resolution<'_, R> {
     fn mirrors(&mut self, rule: &ParsedRule, written: &[ParsedMirror], filters: &mut Vec<Filter>) {
         for mirror in written {
             let reference = ParsedBackendRef::of_mirror(mirror);
-            match self.target(reference.referred(), self.kind).and_then(Target::for_requests) {
+            match self.request_target(reference.referred(), self.kind) {
                 Ok(used) => {
                     filters.push(Filter::Mirror(Mirror { backend: used.name(), share: mirror.share }));
-                    self.resolved.backends.insert(used);
+                    self.resolved.note(used);
                 }
                 Err(fault) => self.faults.push(fault.within("requestMirror").within(&rule.label())),
             }
@@ -350,26 +362,25 @@ impl<R: Resolver + ?Sized> Resolution<'_, R> {
 
     /// "In these cases where both Kubernetes service session affinity and Gateway API session
     /// persistence are both enabled, the route MUST be rejected" (GEP-1619).
-    fn sole_persistence(&self, rule: &ParsedRule, target: Target) -> Result<Target, Fault> {
-        let service =
-            self.resolver.services().service(&target.used.service).filter(|_| rule.session.is_some());
+    fn sole_persistence(&self, rule: &ParsedRule, used: Used) -> Result<Used, Fault> {
+        let Used::Service(BackendUse { service: name, .. }) = &used else { return Ok(used) };
+        let service = self.resolver.services().service(name).filter(|_| rule.session.is_some());
         match service.is_some_and(super::backend::has_affinity) {
-            false => Ok(target),
+            false => Ok(used),
             true => {
                 let message = format!(
-                    "sessionPersistence and sessionAffinity of Service {} exclude each other: remove one of them",
-                    target.used.service
+                    "sessionPersistence and sessionAffinity of Service {name} exclude each other: remove one of them"
                 );
                 Err(Fault::unresolved(Reason::UnsupportedValue, message))
             }
         }
     }
 
-    fn usable(&mut self, rule: &ParsedRule, found: Result<Target, Fault>) -> Result<BackendName, Failure> {
-        match found.and_then(Target::for_requests) {
+    fn usable(&mut self, rule: &ParsedRule, found: Result<Used, Fault>) -> Result<BackendName, Failure> {
+        match found {
             Ok(used) => {
                 let name = used.name();
-                self.resolved.backends.insert(used);
+                self.resolved.note(used);
                 Ok(name)
             }
             Err(fault) => {
@@ -380,8 +391,31 @@ impl<R: Resolver + ?Sized> Resolution<'_, R> {
         }
     }
 
-    /// The backend, as routes of `kind` speak to it.
+    /// The backend of requests, as routes of `kind` speak to it.
+    fn request_target(&mut self, reference: Referred<'_>, kind: Kind) -> Result<Used, Fault> {
+        if Kind::of(reference.group, reference.kind) != Some(Kind::XBackend) {
+            return self.target(reference, kind).and_then(Target::for_requests).map(Used::Service);
+        }
+        in_own_namespace(reference)?;
+        let name = ObjectName::new(reference.namespace.clone(), reference.name.clone());
+        self.resolved.externals.insert(name.clone());
+        let terms = self.resolver.external(&name).ok_or_else(|| {
+            Fault::unresolved(Reason::BackendNotFound, format!("XBackend {name} does not exist"))
+        })?;
+        let terms = terms.map_err(|fault| {
+            let message = format!("XBackend {name} is not valid ({})", fault.message);
+            let is_denied = fault.reason == Reason::NotAllowed;
+            Fault::unresolved(if is_denied { Reason::RefNotPermitted } else { Reason::Invalid }, message)
+        })?;
+        ExternalUse::of(kind, reference, terms).map(Used::External)
+    }
+
+    /// The Service, as routes of `kind` speak to it.
     fn target(&mut self, reference: Referred<'_>, kind: Kind) -> Result<Target, Fault> {
+        if Kind::of(reference.group, reference.kind) == Some(Kind::XBackend) {
+            let name = ObjectName::new(reference.namespace.clone(), reference.name.clone());
+            return Err(not_for(kind, &name));
+        }
         self.resolved.services.extend(reference.service());
         services::find(self.kind, reference, kind, self.resolver.services())
     }
@@ -416,6 +450,28 @@ impl Filters {
             }
         }
         Ok(())
+    }
+}
+
+// === impl ResolvedRoute ===
+
+impl ResolvedRoute {
+    fn note(&mut self, used: Used) {
+        match used {
+            Used::Service(used) => drop(self.backends.insert(used)),
+            Used::External(used) => drop(self.external_uses.insert(used)),
+        }
+    }
+}
+
+// === impl Used ===
+
+impl Used {
+    fn name(&self) -> BackendName {
+        match self {
+            Self::Service(used) => used.name(),
+            Self::External(used) => used.name(),
+        }
     }
 }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use portcullis_api::{Kind, ObjectKey, Objects};
 use portcullis_model::{HostPattern, ObjectName, RuleId, TrafficPolicy};
 
+use super::externals::Externals;
 use super::gateways::Gateways;
 use super::hierarchy::{Attachment, Hierarchy};
 use super::known_services::KnownServices;
@@ -15,7 +16,7 @@ use super::route_filters::RouteFilters;
 use super::traffic_policies::TrafficPolicies;
 use crate::claims::Claims;
 use crate::listener::{ListenerKey, ParentKey, RouteAttachment, admits, attach, parent_key};
-use crate::route::{Extension, ParsedRoute, Resolver, Services};
+use crate::route::{Extension, ExternalTerms, ParsedRoute, Resolver, Services};
 use crate::selector::Namespaces;
 use crate::status::ParentVerdict;
 use crate::{Fault, Reason};
@@ -53,6 +54,7 @@ pub(super) struct Parents<'s> {
     pub(super) traffic: &'s TrafficPolicies,
     pub(super) services: KnownServices<'s>,
     pub(super) route_filters: &'s RouteFilters,
+    pub(super) externals: &'s Externals,
 }
 
 // === impl Parents ===
@@ -68,6 +70,11 @@ impl Resolver for Parents<'_> {
 
     fn route_filter(&self, name: &ObjectName) -> Option<&Result<Extension, Fault>> {
         self.route_filters.get(name)
+    }
+
+    fn external(&self, name: &ObjectName) -> Option<Result<ExternalTerms, &Fault>> {
+        let host = self.externals.get(name)?.host.as_ref();
+        Some(host.map(|host| ExternalTerms { port: host.port, protocol: host.protocol }))
     }
 }
 

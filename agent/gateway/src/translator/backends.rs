@@ -334,7 +334,7 @@ fn named_pod(slice: &EndpointSlice, endpoint: &Endpoint) -> Option<ObjectName> {
     is_own.then(|| ObjectName::new(namespace, name))
 }
 
-fn is_frontend(address: &IpAddr, snapshot: &Snapshot) -> bool {
+pub(super) fn is_frontend(address: &IpAddr, snapshot: &Snapshot) -> bool {
     L4Protocol::ALL.into_iter().any(|protocol| {
         let first = FrontendKey { protocol, address: *address, port: 0 };
         let next = snapshot.frontends.range(first..).next();

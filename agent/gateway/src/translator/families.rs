@@ -244,6 +244,8 @@ pub(super) fn replace_parent(
         resolved.backends.extend(stand_in.resolved.backends.iter().cloned());
         resolved.services.extend(stand_in.resolved.services.iter().cloned());
         resolved.route_filters.extend(stand_in.resolved.route_filters.iter().cloned());
+        resolved.external_uses.extend(stand_in.resolved.external_uses.iter().cloned());
+        resolved.externals.extend(stand_in.resolved.externals.iter().cloned());
     }
     resolved.fault =
         Fault::summary(resolved.fault.take().into_iter().chain(family.unresolved.iter().cloned()));

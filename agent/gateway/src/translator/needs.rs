@@ -29,6 +29,8 @@ pub(super) struct Needs {
     heeding: Relation<ObjectName, ObjectName>,
     /// By TrafficPolicy, the objects that credentials are checked against, in order.
     by_traffic: BTreeMap<ObjectName, Box<[ObjectKey]>>,
+    /// By XBackend in use, the objects with its authorities and its client certificate, in order.
+    by_external: BTreeMap<ObjectName, Box<[ObjectKey]>>,
     /// By Service with endpoints of nodes, the pods that may prove them, in order.
     by_service: BTreeMap<ObjectName, Box<[ObjectKey]>>,
     /// The number of objects that refer to each object.
@@ -60,6 +62,8 @@ pub(super) struct Changes<'c> {
     /// BackendTLSPolicies of Services that routes refer to, or did.
     pub referred: &'c BTreeSet<ObjectName>,
     pub traffic: &'c BTreeSet<ObjectName>,
+    /// XBackends that changed, and those that changed routes refer to, or did.
+    pub externals: &'c BTreeSet<ObjectName>,
     /// Services whose endpoints are to be proved by other pods.
     pub services: &'c BTreeSet<ObjectName>,
 }
@@ -120,6 +124,11 @@ impl Needs {
             let before = replace(&mut self.by_traffic, policy.clone(), &now);
             self.count(&before, &now, &mut now_changed);
         }
+        for backend in changes.externals {
+            let now = view.holders_of_external(backend);
+            let before = replace(&mut self.by_external, backend.clone(), &now);
+            self.count(&before, &now, &mut now_changed);
+        }
         for service in changes.services {
             let now: Box<[_]> = view.backends.pods_of(service).collect();
             let before = replace(&mut self.by_service, service.clone(), &now);
@@ -175,7 +184,6 @@ impl View<'_> {
             AgentRole::Node => !gateways.is_empty(),
             AgentRole::Dedicated(only) => gateways.contains(only) && may_hold(key, only),
         };
-        let can_exist = |key: &ObjectKey| is_subdomain(&key.name.name) && is_subdomain(&key.name.namespace);
         let holders: Box<[_]> = holders.into_iter().filter(|key| is_ours(key) && can_exist(key)).collect();
         if holders.is_empty() { Heeded::default() } else { Heeded { holders, gateways } }
     }
@@ -186,13 +194,22 @@ impl View<'_> {
     fn credentials_of(self, policy: &ObjectName) -> Box<[ObjectKey]> {
         match &self.settings.role {
             AgentRole::Node => {
-                let can_exist =
-                    |key: &&ObjectKey| is_subdomain(&key.name.name) && is_subdomain(&key.name.namespace);
-                let holders: BTreeSet<_> = self.holders_of_traffic(policy).filter(can_exist).collect();
+                let holders: BTreeSet<_> =
+                    self.holders_of_traffic(policy).filter(|key| can_exist(key)).collect();
                 holders.into_iter().cloned().collect()
             }
             AgentRole::Dedicated(_) => Box::default(),
         }
+    }
+
+    /// The same of an XBackend. Pods of a single Gateway have no rights to any.
+    fn holders_of_external(self, backend: &ObjectName) -> Box<[ObjectKey]> {
+        let holders =
+            self.externals.get(backend).map(|declared| declared.holders.clone()).unwrap_or_default();
+        let is_used = !holders.is_empty()
+            && self.settings.role == AgentRole::Node
+            && !self.gateways_of_external(backend).is_empty();
+        holders.into_iter().filter(|key| is_used && can_exist(key)).collect()
     }
 
     /// References of a Gateway or a ListenerSet, with permission, in order.
@@ -213,7 +230,7 @@ impl View<'_> {
             needs.extend(self.references_of_tls(&parent.name));
         }
         // The CRDs take any text; nothing is called what no object can be called.
-        needs.retain(|key| is_subdomain(&key.name.name) && is_subdomain(&key.name.namespace));
+        needs.retain(can_exist);
         needs.into_iter().collect()
     }
 
@@ -231,6 +248,10 @@ impl View<'_> {
         let keys = tls.into_iter().flat_map(references).filter_map(permitted);
         keys.filter(|key| key.kind.reading() == Reading::OnDemand).collect()
     }
+}
+
+fn can_exist(key: &ObjectKey) -> bool {
+    is_subdomain(&key.name.name) && is_subdomain(&key.name.namespace)
 }
 
 // === impl ChangedNeeds ===

@@ -19,7 +19,9 @@ use super::relation::{Relation, only_in};
 use crate::Fault;
 use crate::delegate::Family;
 use crate::listener::{ListenerKey, ParentKey, parent_key};
-use crate::route::{BackendUse, ParsedRoute, ResolvedRoute, ResolvedRule, resolve, table_entries};
+use crate::route::{
+    BackendUse, ExternalUse, ParsedRoute, ResolvedRoute, ResolvedRule, resolve, table_entries,
+};
 use crate::selector::NamespaceRule;
 use crate::status::ParentVerdict;
 
@@ -32,6 +34,8 @@ pub(super) struct Routes {
     by_listener: BTreeMap<ListenerKey, ListenerRoutes>,
     /// The number of routes that use each backend.
     backend_uses: Counts<BackendUse>,
+    by_external: Relation<ObjectName, ObjectKey>,
+    external_uses: Counts<ExternalUse>,
     /// Counts by namespace the changes of what parents and children there may need to agree: its
     /// grants and labels.
     consent: BTreeMap<Arc<str>, u64>,
@@ -63,6 +67,8 @@ pub(super) struct References {
     backends: Box<[BackendUse]>,
     pub(super) services: Box<[ObjectName]>,
     route_filters: Box<[ObjectName]>,
+    external_uses: Box<[ExternalUse]>,
+    externals: Box<[ObjectName]>,
 }
 
 #[derive(Debug, Default)]
@@ -78,6 +84,8 @@ pub(super) struct ChangedRoutes {
     pub(super) listeners: ListenerHostnames,
     /// Services of which another port came into use, or went out of use.
     pub(super) services: BTreeSet<ObjectName>,
+    /// XBackends that changed routes refer to, or did.
+    pub(super) externals: BTreeSet<ObjectName>,
     /// Policies on what changed routes refer to, or did.
     pub(super) policies: BTreeSet<ObjectName>,
     /// Services that changed routes refer to, or did.
@@ -114,6 +122,18 @@ impl Routes {
         service: &ObjectName,
     ) -> impl Iterator<Item = (&ObjectKey, &AttachedTo)> {
         self.by_service.of(service).filter_map(|route| Some((route, &self.get(route)?.attached)))
+    }
+
+    /// The same for an XBackend.
+    pub(super) fn referring_to_external(
+        &self,
+        backend: &ObjectName,
+    ) -> impl Iterator<Item = (&ObjectKey, &AttachedTo)> {
+        self.by_external.of(backend).filter_map(|route| Some((route, &self.get(route)?.attached)))
+    }
+
+    pub(super) fn external_uses(&self) -> &Counts<ExternalUse> {
+        &self.external_uses
     }
 
     pub(super) fn backend_uses(&self) -> &Counts<BackendUse> {
@@ -178,6 +198,12 @@ impl Routes {
         filters.iter().flat_map(|filter| self.by_filter.of(filter)).cloned().collect()
     }
 
+    /// The routes that refer to these XBackends, which changed.
+    pub(super) fn with_externals(&mut self, backends: &BTreeSet<ObjectName>) -> BTreeSet<ObjectKey> {
+        self.references += backends.len() as u64;
+        backends.iter().flat_map(|backend| self.by_external.of(backend)).cloned().collect()
+    }
+
     /// Routes of a namespace that listeners or claims select by its labels, and parents that so
     /// select children there.
     fn selected_by_label(
@@ -217,6 +243,8 @@ impl Routes {
             self.update_references(key, before.as_ref(), now.as_ref(), &mut changed);
             let services = before.iter().chain(&now).flat_map(|state| &state.references.services);
             changed.referred.extend(services.clone().cloned());
+            let externals = before.iter().chain(&now).flat_map(|state| &state.references.externals);
+            changed.externals.extend(externals.cloned());
             changed
                 .policies
                 .extend(services.flat_map(|service| parents.services.policies.on(service)).cloned());
@@ -252,6 +280,7 @@ impl Routes {
         if attached.is_empty() {
             // No client can be sent there.
             resolved.backends.clear();
+            resolved.external_uses.clear();
         }
         let (decrypted, passed_on): (Vec<_>, Vec<_>) =
             attached.keys().partition(|listener| parents.listeners.tls(listener) == Tls::Ended);
@@ -297,6 +326,13 @@ impl Routes {
         self.by_service.update_list(key, &before.services, &now.services);
         self.by_filter.update_list(key, &before.route_filters, &now.route_filters);
         self.by_parent.update_list(key, &before.parents, &now.parents);
+        self.by_external.update_list(key, &before.externals, &now.externals);
+        for used in only_in(&now.external_uses, &before.external_uses) {
+            self.external_uses.add(used);
+        }
+        for used in only_in(&before.external_uses, &now.external_uses) {
+            self.external_uses.remove(used);
+        }
         let uses = &mut self.backend_uses;
         let new = only_in(&now.backends, &before.backends).filter(|used| uses.add(used));
         changed.services.extend(new.map(|used| used.service.clone()));
@@ -440,6 +476,8 @@ impl References {
             backends: resolved.backends.iter().cloned().collect(),
             services: resolved.services.iter().cloned().collect(),
             route_filters: resolved.route_filters.iter().cloned().collect(),
+            external_uses: resolved.external_uses.iter().cloned().collect(),
+            externals: resolved.externals.iter().cloned().collect(),
         }
     }
 }

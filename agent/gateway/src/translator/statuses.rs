@@ -56,6 +56,8 @@ pub(super) struct Changes<'c> {
     pub(super) referred: &'c BTreeSet<ObjectName>,
     /// RouteFilters that are something else now.
     pub(super) route_filters: &'c BTreeSet<ObjectName>,
+    /// XBackends of which something else is to be said.
+    pub(super) externals: &'c BTreeSet<ObjectName>,
     /// Services of which other endpoints are refused.
     pub(super) services: &'c BTreeSet<ObjectName>,
     /// Gateways and ListenerSets with another number of attached routes.
@@ -139,6 +141,7 @@ impl Changes<'_> {
         affected.extend(policies.map(|name| ObjectKey::new(Kind::BackendTlsPolicy, name.clone())));
         let referred = self.referred.iter().flat_map(|service| view.backend_policies.on(service));
         affected.extend(self.respoken.policies.iter().cloned().chain(referred));
+        affected.extend(self.externals.iter().map(|name| ObjectKey::new(Kind::XBackend, name.clone())));
         let policies = self.admissions.policies.iter();
         affected.extend(policies.map(|name| ObjectKey::new(Kind::ListenerPolicy, name.clone())));
         let policies = self.traffic.policies.iter();
@@ -223,7 +226,8 @@ mod tests {
         let targets = [target("", "Service"), target("gateway.networking.k8s.io", "Gateway")];
         let spec = json!({"controllerName": "c", "gatewayClassName": "object", "hostnames": [],
             "listeners": [{"name": "http", "port": 80, "protocol": "HTTP"}],
-            "rules": [{"backendRefs": [{"name": "object", "port": 80}]}], "targetRefs": targets, "deny": [],
+            "port": {}, "rules": [{"backendRefs": [{"name": "object", "port": 80},
+            {"name": "object", "group": "gateway.networking.x-k8s.io", "kind": "XBackend"}]}], "targetRefs": targets, "deny": [],
             "validation": {"hostname": "a.example", "wellKnownCACertificates": "System"},
             "parentRef": {"name": "object"}, "parentRefs": [{"name": "object"}], "type": "PathRewrite"});
         for kind in Kind::ALL.iter().copied().filter(|kind| kind.status() == StatusUse::Written) {

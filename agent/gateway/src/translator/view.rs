@@ -3,6 +3,7 @@
 //! does not know what was published before.
 
 mod backend_policies;
+mod externals;
 mod listener_policies;
 mod parents;
 mod policies;
@@ -19,6 +20,8 @@ use super::backend_policies::BackendPolicies;
 use super::backends::Backends;
 use super::conflicts::KindConflicts;
 use super::default_gateways::DefaultGateways;
+use super::external_endpoints::ExternalEndpoints;
+use super::externals::Externals;
 use super::frontends::Frontends;
 use super::gateways::{Gateways, MergedGateway};
 use super::hierarchy::Hierarchy;
@@ -49,6 +52,7 @@ pub(super) struct View<'s> {
     pub(super) traffic: &'s TrafficPolicies,
     pub(super) policies: &'s Policies,
     pub(super) backend_policies: &'s BackendPolicies,
+    pub(super) externals: &'s Externals,
     pub(super) filters: &'s ListenerFilters,
     pub(super) defaults: &'s DefaultGateways,
     pub(super) route_filters: &'s RouteFilters,
@@ -60,6 +64,7 @@ pub(super) struct View<'s> {
     pub(super) ports: &'s Ports,
     pub(super) frontends: &'s Frontends,
     pub(super) backends: &'s Backends,
+    pub(super) external_endpoints: &'s ExternalEndpoints,
     pub(super) observations: &'s Observations,
 }
 
@@ -84,6 +89,7 @@ impl<'s> View<'s> {
             Kind::BackendTlsPolicy => self.policy_status(&key.name),
             Kind::BackendPolicy => self.backend_policy_status(&key.name),
             Kind::XBackendTrafficPolicy => self.backend_traffic_policy_status(&key.name),
+            Kind::XBackend => self.external_status(&key.name),
             Kind::ListenerPolicy => self.listener_policy_status(&key.name),
             Kind::TrafficPolicy => self.traffic_policy_status(&key.name),
             Kind::RouteFilter => {

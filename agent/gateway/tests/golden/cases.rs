@@ -1,18 +1,20 @@
 //! Golden cases: `cases/TOPIC/CASE/in.yaml` (objects) translates to `snapshot.yaml`, `status.yaml`
 //! and, with delegation, `ephemeral.yaml`, next to it; where a Gateway has a UID, also to
 //! `infra.yaml`, what is generated for it; where such a Service is among the objects, its addresses
-//! are the Gateway's. One behaviour each; the comment on top of `in.yaml` says which, and where it
-//! is specified. `PORTCULLIS_BLESS=1 cargo test -p portcullis-gateway --test golden` writes the
-//! files; read what you bless.
+//! are the Gateway's. `names.yaml` says which addresses the names of hosts have, `null` for none.
+//! One behaviour each; the comment on top of `in.yaml` says which, and where it is specified.
+//! `PORTCULLIS_BLESS=1 cargo test -p portcullis-gateway --test golden` writes the files; read what
+//! you bless.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use portcullis_api::{Change, Objects};
 use portcullis_gateway::delegate::{Names, copied_filters};
 use portcullis_gateway::infra::{AssignedAddresses, Generated, generated_for};
-use portcullis_gateway::{Feedback, Grants, Outcome, Translator, dump_status};
+use portcullis_gateway::{Feedback, Grants, NameAnswer, Outcome, Translator, dump_status};
 use portcullis_inspect::dump_snapshot;
 use serde_json::{Map, Value, json};
 
@@ -72,6 +74,7 @@ fn translate(case: &Path) -> (Outcome, Objects) {
         objects.apply(Change::Set(object.clone()));
     }
     assigned(&objects).into_iter().for_each(|feedback| translator.observe(feedback));
+    looked_up(case).into_iter().for_each(|feedback| translator.observe(feedback));
     (translator.apply(read.into_iter().map(Change::Set).collect()), objects)
 }
 
@@ -85,6 +88,18 @@ fn assigned(objects: &Objects) -> Option<Feedback> {
         })
         .collect();
     (!assigned.is_empty()).then_some(Feedback::Assigned(assigned))
+}
+
+/// The answers of DNS servers for names, where a case has any.
+fn looked_up(case: &Path) -> Option<Feedback> {
+    let text = fs::read_to_string(case.join("names.yaml")).ok()?;
+    let names: BTreeMap<String, Option<BTreeSet<IpAddr>>> = serde_saphyr::from_str(&text).unwrap();
+    let answer = |addresses: Option<BTreeSet<IpAddr>>| NameAnswer {
+        failure: addresses.is_none().then(|| "there is no such name (NXDOMAIN)".into()),
+        addresses: addresses.unwrap_or_default(),
+    };
+    let names = names.into_iter().map(|(name, addresses)| (name.into(), answer(addresses)));
+    Some(Feedback::Names(names.collect()))
 }
 
 fn statuses(outcome: &Outcome) -> Value {

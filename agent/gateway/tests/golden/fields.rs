@@ -48,7 +48,7 @@ fn api_group(kind: &str) -> &'static str {
         "BackendPolicy" | "GatewayParameters" | "ListenerPolicy" | "RouteFilter" | "TrafficPolicy" => {
             "portcullis.dev"
         }
-        "XBackendTrafficPolicy" | "XMesh" => "gateway.networking.x-k8s.io",
+        "XBackend" | "XBackendTrafficPolicy" | "XMesh" => "gateway.networking.x-k8s.io",
         _ => GATEWAY_GROUP,
     }
 }

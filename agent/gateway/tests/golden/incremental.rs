@@ -95,7 +95,7 @@ impl Followed {
 #[derive(Default)]
 struct Observed {
     assigned: Assigned,
-    others: [Option<Feedback>; 7],
+    others: [Option<Feedback>; 8],
 }
 
 impl Observed {
@@ -109,6 +109,7 @@ impl Observed {
             Feedback::ApiServer(_) => self.others[4] = Some(feedback),
             Feedback::Unread(_) => self.others[5] = Some(feedback),
             Feedback::OwnAddresses(_) => self.others[6] = Some(feedback),
+            Feedback::Names(_) => self.others[7] = Some(feedback),
         }
     }
 }

@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use portcullis_api::{Change, Kind, Object, Objects};
 use portcullis_gateway::infra::{AssignedAddresses, generated_name};
-use portcullis_gateway::{ApiServer, Fault, Feedback, Reason, read_certificate};
+use portcullis_gateway::{ApiServer, Fault, Feedback, NameAnswer, Reason, read_certificate};
 use portcullis_model::{Certificate, FrontendKey, ListenerId, ObjectName, ParentKind, PortKey, Unserved};
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -17,6 +18,8 @@ const NAMESPACES: [&str; 3] = ["infra", "a", "b"];
 /// happens at all.
 const MOST_CHANGED: (&str, &str) = ("infra", "one");
 pub(crate) const ADDRESSES: [&str; 2] = ["192.0.2.9", "192.0.2.10"];
+/// Of hosts outside the cluster; the last one is none.
+const HOSTS: [&str; 3] = ["h.example", "i.example", "10.0.0.1"];
 const HOSTNAMES: [&str; 5] = ["a.example", "*.a.example", "b.example", "x.a.example", "*.example"];
 
 pub(crate) type Assigned = BTreeMap<ObjectName, AssignedAddresses>;
@@ -34,7 +37,7 @@ pub(crate) fn change() -> impl Strategy<Value = Change> {
 pub(crate) fn feedback() -> impl Strategy<Value = Vec<Feedback>> {
     any::<u64>().prop_map(|seed| {
         let mut dice = Dice(seed);
-        match dice.roll(11) {
+        match dice.roll(12) {
             0 | 1 => vec![Feedback::Assigned(assigned(&mut dice))],
             2 => vec![Feedback::Unserved(unserved(&mut dice))],
             3 => vec![Feedback::Unprovisioned(unprovisioned(&mut dice))],
@@ -45,6 +48,7 @@ pub(crate) fn feedback() -> impl Strategy<Value = Vec<Feedback>> {
             )],
             7 => vec![Feedback::Unread(BTreeSet::new())],
             8 => vec![Feedback::OwnAddresses(own_addresses(&mut dice))],
+            10 => vec![Feedback::Names(names(&mut dice))],
             9 => vec![Feedback::NodeAddresses(own_addresses(&mut dice).into_iter().collect())],
             _ => Vec::new(),
         }
@@ -173,6 +177,7 @@ pub(crate) fn object(kind: u8, dice: &mut Dice) -> Object {
             policy,
             backend_policy,
             backend_traffic_policy,
+            x_backend,
         ])(namespace, dice),
         11 | 12 => generated_service(namespace, dice),
         13 => dice.pick(&[labels as fn(&str, &mut Dice) -> Value, class, parameters])(namespace, dice),
@@ -270,7 +275,14 @@ fn from(dice: &mut Dice) -> Value {
 fn route(namespace: &str, dice: &mut Dice) -> Value {
     let name = dice.pick(&["r", "q"]);
     let parents: Vec<_> = (0..dice.pick(&[0, 1, 1, 1, 2, 2])).map(|_| parent_ref(dice)).collect();
-    let backend = json!({"name": dice.pick(&["v", "w"]), "port": 80, "namespace": dice.maybe(|dice| json!(dice.pick(&NAMESPACES)))});
+    let backend = match dice.roll(4) {
+        0 => {
+            json!({"group": "gateway.networking.x-k8s.io", "kind": "XBackend", "name": dice.pick(&["v", "w"])})
+        }
+        _ => {
+            json!({"name": dice.pick(&["v", "w"]), "port": 80, "namespace": dice.maybe(|dice| json!(dice.pick(&NAMESPACES)))})
+        }
+    };
     let kind = dice.pick(&["HTTPRoute", "HTTPRoute", "GRPCRoute", "TLSRoute", "TCPRoute", "UDPRoute"]);
     let matches = match kind {
         "HTTPRoute" => {
@@ -328,6 +340,14 @@ fn secret(namespace: &str, dice: &mut Dice) -> Value {
 /// The one that there may be.
 fn bundle_ref() -> Value {
     json!({"group": "certificates.k8s.io", "kind": "ClusterTrustBundle", "name": "b"})
+}
+
+/// Of an object with certificates of authorities.
+fn holder_ref(dice: &mut Dice) -> Value {
+    match dice.pick(&["ConfigMap", "Secret", "ClusterTrustBundle"]) {
+        "ClusterTrustBundle" => bundle_ref(),
+        kind => json!({"group": "", "kind": kind, "name": dice.pick(&["c", "d"])}),
+    }
 }
 
 fn trust_bundle(_: &str, dice: &mut Dice) -> Value {
@@ -418,10 +438,7 @@ fn grant(namespace: &str, dice: &mut Dice) -> Value {
 fn policy(namespace: &str, dice: &mut Dice) -> Value {
     let target = json!({"group": "", "kind": "Service", "name": dice.pick(&["v", "w"]),
         "sectionName": dice.maybe(|_| json!("none"))});
-    let holder = match dice.pick(&["ConfigMap", "Secret", "ClusterTrustBundle"]) {
-        "ClusterTrustBundle" => bundle_ref(),
-        kind => json!({"group": "", "kind": kind, "name": dice.pick(&["c", "d"])}),
-    };
+    let holder = holder_ref(dice);
     let validation = match dice.roll(3) {
         0 => json!({"hostname": "a.example", "wellKnownCACertificates": "System"}),
         1 => json!({"hostname": "10.0.0.1", "wellKnownCACertificates": "System"}),
@@ -452,6 +469,33 @@ fn backend_traffic_policy(namespace: &str, dice: &mut Dice) -> Value {
     let name = dice.pick(&["p", "q"]);
     let version = "gateway.networking.x-k8s.io/v1alpha1";
     manifest(version, "XBackendTrafficPolicy", namespace, name, dice, content)
+}
+
+fn x_backend(namespace: &str, dice: &mut Dice) -> Value {
+    let holder = holder_ref(dice);
+    let tls = match dice.roll(3) {
+        0 => Value::Null,
+        1 => {
+            json!({"mode": "ServerOnly", "validation": {"hostname": "h.example", "caCertificateRefs": [holder]}})
+        }
+        _ => json!({"mode": "ClientAndServer", "clientCertificateRef": {"name": dice.pick(&["c", "d"])},
+            "validation": {"hostname": "h.example", "wellKnownCACertificates": "System"}}),
+    };
+    let spec = json!({"type": "ExternalHostname", "externalHostname": {"hostname": dice.pick(&HOSTS)},
+        "port": {"number": dice.pick(&[80, 443])}, "tls": tls});
+    let name = dice.pick(&["v", "w"]);
+    manifest("gateway.networking.x-k8s.io/v1alpha1", "XBackend", namespace, name, dice, json!({"spec": spec}))
+}
+
+/// Public addresses, and such as nodes, Services and Gateways may have.
+fn names(dice: &mut Dice) -> BTreeMap<Arc<str>, NameAnswer> {
+    let known = (0..dice.roll(3)).map(|_| {
+        let addresses =
+            (0..dice.roll(3)).map(|_| dice.pick(&["1.1.1.1", "1.1.1.2", "192.0.2.1"]).parse().unwrap());
+        let addresses = addresses.collect();
+        (dice.pick(&HOSTS).into(), NameAnswer { addresses, failure: None })
+    });
+    known.collect()
 }
 
 fn listener_policy(namespace: &str, dice: &mut Dice) -> Value {

@@ -66,7 +66,7 @@ impl Answer<'_> {
         let total = split.total();
         for backend in split.backends() {
             let target = match &backend.target {
-                L4Target::Known(name) => format!("{name} → {}", self.endpoints(name.as_str(), "refused")),
+                L4Target::Known(name) => format!("{name} → {}", self.endpoints(name, "refused")),
                 L4Target::Refuse(reason) => format!("refused: {reason}"),
             };
             self.line("backend", &format!("{} of {total}: {target}", backend.weight));

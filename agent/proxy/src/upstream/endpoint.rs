@@ -504,7 +504,7 @@ impl Endpoint {
         match self.security {
             Security::Plain | Security::Tls(_) => Ok(()),
             Security::Refused => {
-                let why = "its BackendTLSPolicy cannot be followed, and nothing is sent without";
+                let why = "it cannot be spoken to in TLS as it has to be, and nothing is sent without";
                 Err(io::Error::new(io::ErrorKind::InvalidData, why))
             }
         }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use foldhash::fast::RandomState;
 use portcullis_model::{
-    Backend, BackendName, Certificate, ConnectionTerms, ListenerId, ObjectName, ParentKind,
+    Backend, BackendName, Certificate, ConnectionTerms, Encryption, ListenerId, ObjectName, ParentKind,
 };
 use rustls::crypto::CryptoProvider;
 
@@ -135,6 +135,10 @@ impl Pools {
         };
         let certificates = &current.snapshot.client_certificates;
         let certificate = self.gateway.as_ref().and_then(|gateway| certificates.get(gateway));
+        let certificate = match &backend.encryption {
+            Encryption::Tls(tls) => tls.shown(certificate),
+            Encryption::None | Encryption::Unavailable => certificate,
+        };
         match known {
             Some(pool) if Arc::ptr_eq(&pool.backend, backend) && pool.certificate.as_ref() == certificate => {
                 pool.generation.set(current.generation);

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
-use portcullis_model::{Authorities, BackendTls, Certificate, Encryption, PeerIdentity};
+use portcullis_model::{Authorities, BackendTls, Certificate, ClientIdentity, Encryption, PeerIdentity};
 use rcgen::string::Ia5String;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, SanType};
 use rustls::server::WebPkiClientVerifier;
@@ -93,7 +93,12 @@ impl Authority {
         };
         let identities = names.iter().map(identity).collect();
         let (server_name, authorities) = (server_name.into(), self.authorities());
-        Encryption::Tls(Arc::new(BackendTls { server_name, identities, authorities }))
+        Encryption::Tls(Arc::new(BackendTls {
+            server_name,
+            identities,
+            authorities,
+            client: ClientIdentity::default(),
+        }))
     }
 }
 

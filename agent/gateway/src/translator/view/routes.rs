@@ -31,9 +31,10 @@ enum Named {
 
 impl<'s> View<'s> {
     fn parents(self) -> Parents<'s> {
-        let View { listeners, hierarchy, gateways, objects, traffic, policies, route_filters, .. } = self;
+        let View { listeners, hierarchy, gateways, objects, traffic, policies, .. } = self;
+        let View { externals, route_filters, .. } = self;
         let services = KnownServices { objects, policies };
-        Parents { listeners, hierarchy, gateways, objects, traffic, services, route_filters }
+        Parents { listeners, hierarchy, gateways, objects, traffic, services, externals, route_filters }
     }
 
     /// The verdicts on a route, conflicts with other kinds included.
