@@ -78,6 +78,21 @@ ports: [{name: http, port: BACKEND}]
 endpoints: [{addresses: [127.0.0.1], conditions: {ready: true}}]
 ";
 
+/// Of the operator's.
+const SERVICE: &str = r"---
+apiVersion: v1
+kind: Service
+metadata: {name: NAME, namespace: infra}
+spec: {ports: [{name: http, port: 80}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: NAME-1, namespace: infra, labels: {kubernetes.io/service-name: NAME}}
+addressType: IPv4
+ports: [{name: http, port: PORT}]
+endpoints: [{addresses: [127.0.0.1], conditions: {ready: true}}]
+";
+
 /// All that the tenant can have a policy on, and what it cannot.
 const TARGETS: [&str; 8] = [
     "kind: Gateway, name: web",
@@ -116,6 +131,23 @@ fn secret(namespace: &str, name: &str, entry: &str, value: &str) -> String {
     format!("---\napiVersion: v1\nkind: Secret\nmetadata: {metadata}\nstringData:\n  {entry}: '{value}'\n")
 }
 
+/// The port of a server that answers every request 403.
+fn refusing() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            std::thread::spawn(move || {
+                let _ = stream.read(&mut [0; 4096]);
+                let _ = stream
+                    .write_all(b"HTTP/1.1 403 Forbidden\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+            });
+        }
+    });
+    port
+}
+
 fn post(agent: &Agent, host: &str, path: &str, claims: &str) -> Option<u16> {
     let mut stream = TcpStream::connect((agent.address, HTTP)).ok()?;
     let head = format!("POST {path} HTTP/1.1\r\nhost: {host}\r\n{claims}connection: close\r\n");
@@ -142,18 +174,25 @@ fn get(agent: &Agent, host: &str, fields: &str) -> Option<(u16, String)> {
 
 #[test]
 fn no_field_that_protects_can_be_loosened_by_a_tenant() {
-    let routes = ROUTES.replace("BACKEND", &backend("shop").to_string());
+    let strict_service = SERVICE.replace("NAME", "strict").replace("PORT", &refusing().to_string());
+    let routes = ROUTES.replace("BACKEND", &backend("shop").to_string()) + &strict_service;
     let everybody = "allow: [0.0.0.0/0, \"::/0\"]";
     let limited = |number: u32| format!("rateLimits: [{{requests: {number}, per: Hour}}]");
     let jwks = "{kind: Secret, name: login, key: jwks}";
     let tokens = format!("jwt: {{providers: [{{name: p, issuer: \"{ISSUER}\", jwks: {jwks}}}]}}");
     let keys = "apiKeys: {secretRefs: [{name: clients}]}".to_owned();
     let passwords = "basic: {secretRef: {name: users}}".to_owned();
+    // The tenant's service lets everything pass, the operator's nothing, or it does not exist.
+    let asked = |service: &str| {
+        format!("externalAuth: {{protocol: HTTP, backendRef: {{name: {service}, port: 80}}}}")
+    };
     let login = "authorization: Basic dGVuYW50OnF1aWNr\r\n".to_owned();
     let fields = [
         (tokens.clone(), tokens, 401),
         (keys.clone(), keys, 401),
         (passwords.clone(), passwords, 401),
+        (asked("strict"), asked("shop"), 403),
+        (asked("missing"), asked("shop"), 500),
         ("allow: [192.0.2.0/24]".to_owned(), everybody.to_owned(), 403),
         ("deny: [127.0.0.0/8]".to_owned(), everybody.to_owned(), 403),
         ("maxRequestBody: 10".to_owned(), "maxRequestBody: 1000000".to_owned(), 413),

@@ -5,6 +5,7 @@
 
 mod admissions;
 mod attachments;
+mod auth_services;
 mod backend_policies;
 mod backends;
 mod changes;

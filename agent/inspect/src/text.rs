@@ -117,17 +117,27 @@ pub(crate) fn clients_of_level(level: &ClientList) -> String {
 /// A line for each level.
 pub(crate) fn policy_texts(policy: &TrafficPolicy) -> Vec<String> {
     let text = |level: &Level| {
-        let Protection { state, clients, most_body_bytes, rate_limits, credentials, compression, .. } =
-            &*level.protection;
+        let Protection {
+            state,
+            clients,
+            most_body_bytes,
+            rate_limits,
+            credentials,
+            external_auth,
+            compression,
+            ..
+        } = &*level.protection;
         let closed = (*state == PolicyState::Closed)
             .then(|| "not valid, no request passes: see its status".to_owned());
         let clients = clients.as_ref().map(|clients| format!("clients {}", clients_text(clients)));
         let bodies = most_body_bytes.map(|most| format!("bodies up to {most} bytes"));
         let limits = rate_limits.iter().map(ToString::to_string);
         let credentials = credentials.iter().map(ToString::to_string);
+        let external_auth = external_auth.iter().map(ToString::to_string);
         let compression = compression.as_ref().map(|compression| format!("compression {compression}"));
         let texts = [closed, clients, bodies].into_iter().flatten();
-        let texts: Vec<_> = texts.chain(limits).chain(credentials).chain(compression).collect();
+        let texts: Vec<_> =
+            texts.chain(limits).chain(credentials).chain(external_auth).chain(compression).collect();
         format!("{level}: {}", texts.join("; "))
     };
     policy.levels.iter().map(text).collect()

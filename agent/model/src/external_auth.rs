@@ -1,6 +1,7 @@
 //! `ExternalAuth`: a service that is asked whether a request may go on (GEP-1494). Without its
 //! consent none does.
 
+use std::fmt;
 use std::num::NonZeroU32;
 
 use http::HeaderName;
@@ -63,6 +64,21 @@ impl FieldNames {
         match self {
             Self::All => &[],
             Self::Only(names) => names,
+        }
+    }
+}
+
+/// `external auth infra/auth:80 over HTTP, with bodies up to 1024 bytes`
+impl fmt::Display for ExternalAuth {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let protocol = match &self.protocol {
+            AuthProtocol::Http(_) => "HTTP",
+            AuthProtocol::Grpc { .. } => "gRPC",
+        };
+        write!(f, "external auth {} over {protocol}", self.backend)?;
+        match self.body {
+            Some(most) => write!(f, ", with bodies up to {most} bytes"),
+            None => Ok(()),
         }
     }
 }

@@ -4,7 +4,9 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::{Authentication, Believer, ClientRules, Compression, ObjectName, RateLimit, Requirement};
+use crate::{
+    Authentication, Believer, ClientRules, Compression, ExternalAuth, ObjectName, RateLimit, Requirement,
+};
 
 /// The policies of a listener (its own, those of the object that defines it, and of the Gateway
 /// that it is merged into), or of a rule (its own, its route's, and those of the parent route).
@@ -20,6 +22,8 @@ pub struct TrafficPolicy {
     pub is_limiting: bool,
     /// The credentials that all levels want. Boxed: few want any.
     pub authentication: Option<Box<Authentication>>,
+    /// Services that are asked about requests, each after the one before it.
+    pub external_auth: Box<[Arc<ExternalAuth>]>,
     /// The compression of the most specific level that has one.
     pub compression: Option<Arc<Compression>>,
 }
@@ -45,6 +49,8 @@ pub struct Protection {
     pub rate_limits: Box<[RateLimit]>,
     /// A request meets all of them.
     pub credentials: Box<[Arc<Requirement>]>,
+    /// A service that has to let requests pass when their credentials are good.
+    pub external_auth: Option<Arc<ExternalAuth>>,
     /// It protects from nothing: a more specific level takes its place.
     pub compression: Option<Arc<Compression>>,
 }
@@ -66,6 +72,8 @@ impl TrafficPolicy {
         let is_limiting = levels.iter().any(|level| !level.protection.rate_limits.is_empty());
         let requirements = levels.iter().flat_map(|level| level.protection.credentials.iter().cloned());
         let authentication = Authentication::of(requirements.collect()).map(Box::new);
+        let external_auth =
+            levels.iter().filter_map(|level| level.protection.external_auth.clone()).collect();
         let compression = levels.iter().rev().find_map(|level| level.protection.compression.clone());
         if levels.is_empty() {
             return None;
@@ -77,6 +85,7 @@ impl TrafficPolicy {
             most_body_bytes,
             is_limiting,
             authentication,
+            external_auth,
             compression,
         }))
     }
@@ -109,6 +118,7 @@ impl Protection {
             most_body_bytes: None,
             rate_limits: Box::default(),
             credentials: Box::default(),
+            external_auth: None,
             compression: None,
         }
     }

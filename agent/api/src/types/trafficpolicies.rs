@@ -3,7 +3,7 @@
 use kube::CustomResource;
 use serde::{Deserialize, Serialize};
 
-use super::shared::{CredentialPlace, Named, PolicyStatus, PolicyTargetReference};
+use super::shared::{CredentialPlace, ExternalAuth, Named, PolicyStatus, PolicyTargetReference};
 
 #[derive(CustomResource, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 #[kube(group = "portcullis.dev", version = "v1alpha1", kind = "TrafficPolicy", plural = "trafficpolicies")]
@@ -23,6 +23,8 @@ pub struct TrafficPolicySpec {
     pub compression: Option<TrafficPolicyCompression>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deny: Option<Vec<String>>,
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "externalAuth")]
+    pub external_auth: Option<ExternalAuth>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub jwt: Option<TrafficPolicyJwt>,
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "maxRequestBody")]

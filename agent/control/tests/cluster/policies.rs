@@ -316,6 +316,11 @@ async fn the_api_server_refuses_traffic_policies_that_mean_nothing() {
     let limit = |requests: i32, per: &str| json!({"requests": requests, "per": per});
     let limits = |limits: Vec<Value>| with(json!({"rateLimits": limits}));
     let by = |key: Value| limits(vec![json!({"requests": 1, "per": "Hour", "key": key})]);
+    let auth = |terms: Value| {
+        let mut auth = json!({"protocol": "HTTP", "backendRef": {"name": "a", "port": 80}});
+        auth.as_object_mut().unwrap().extend(terms.as_object().cloned().unwrap());
+        with(json!({"externalAuth": auth}))
+    };
     let compression = |algorithms: &[&str], least: i64| {
         with(json!({"compression": {"algorithms": algorithms, "minLength": least}}))
     };
@@ -348,6 +353,37 @@ async fn the_api_server_refuses_traffic_policies_that_mean_nothing() {
             "key.header",
             by(json!({"type": "Header", "header": "x_key"})),
             by(json!({"type": "Header", "header": "x key"})),
+        ),
+        ("externalAuth.protocol", auth(json!({"protocol": "HTTP"})), auth(json!({"protocol": "TCP"}))),
+        (
+            "grpc is for protocol GRPC",
+            auth(json!({"protocol": "GRPC", "grpc": {}})),
+            auth(json!({"grpc": {}})),
+        ),
+        (
+            "http is for protocol HTTP",
+            auth(json!({"http": {}})),
+            auth(json!({"protocol": "GRPC", "http": {}})),
+        ),
+        (
+            "a Service needs a port",
+            auth(json!({"backendRef": {"name": "a", "namespace": "other", "port": 80}})),
+            auth(json!({"backendRef": {"name": "a"}})),
+        ),
+        (
+            "externalAuth.http.path",
+            auth(json!({"http": {"path": "/verify/%20"}})),
+            auth(json!({"http": {"path": "/verify?a"}})),
+        ),
+        (
+            "externalAuth.http.allowedResponseHeaders[0]",
+            auth(json!({"http": {"allowedResponseHeaders": ["X-User"]}})),
+            auth(json!({"http": {"allowedResponseHeaders": ["X User"]}})),
+        ),
+        (
+            "externalAuth.forwardBody.maxSize",
+            auth(json!({"forwardBody": {"maxSize": 1 << 20}})),
+            auth(json!({"forwardBody": {"maxSize": (1 << 20) + 1}})),
         ),
         ("compression.algorithms[0]", compression(&["br"], 0), compression(&["deflate"], 0)),
         ("compression.algorithms[1]", compression(&["br", "gzip", "zstd"], 0), compression(&["br", "br"], 0)),

@@ -98,13 +98,17 @@ pub(crate) fn requirements(
     if faults.is_empty() { Ok(requirements.into()) } else { Err(faults) }
 }
 
-/// The fields that a policy writes once credentials have been checked.
+/// The fields that a policy writes once credentials have been checked, and its auth service has
+/// been asked, as far as they are known.
 pub(crate) fn written(spec: &TrafficPolicySpec) -> Vec<&str> {
     let providers = spec.jwt.iter().flat_map(|jwt| &jwt.providers);
     let claims = providers.flat_map(|provider| provider.claims_to_headers.iter().flatten());
     let clients = spec.api_keys.iter().filter_map(|keys| keys.client_header.as_deref());
     let users = spec.basic.iter().filter_map(|basic| basic.user_header.as_deref());
-    claims.map(|claim| &*claim.header).chain(clients).chain(users).collect()
+    let auth = spec.external_auth.iter().filter_map(|auth| auth.http.as_ref());
+    let answered = auth.flat_map(|http| http.allowed_response_headers.iter().flatten());
+    let answered = answered.map(String::as_str);
+    claims.map(|claim| &*claim.header).chain(clients).chain(users).chain(answered).collect()
 }
 
 // === tokens ===

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use portcullis_api::Kind;
 use portcullis_api::types::trafficpolicies::{TrafficPolicy, TrafficPolicyCompression, TrafficPolicySpec};
 use portcullis_model::{
-    ClientList, ClientRules, Coding, Compression, Level, ObjectName, PolicyState, Protection, RateKey,
-    RateLimit,
+    ClientList, ClientRules, Coding, Compression, ExternalAuth, Level, ObjectName, PolicyState, Protection,
+    RateKey, RateLimit,
 };
 
 use super::credentials::{self, Holders};
@@ -33,34 +33,54 @@ pub(crate) const TARGETABLE: [Kind; 4] = [Kind::Gateway, Kind::ListenerSet, Kind
 /// Bytes of a body from which on it is compressed by default: a shorter one takes a packet anyway.
 const LEAST_COMPRESSED: i64 = 1024;
 
-pub(crate) fn declared(name: &ObjectName, policy: &TrafficPolicy, holders: &mut Holders<'_>) -> Declared {
+/// `auth` is the service of `externalAuth`, looked up.
+pub(crate) fn declared(
+    name: &ObjectName,
+    policy: &TrafficPolicy,
+    holders: &mut Holders<'_>,
+    auth: Result<Option<ExternalAuth>, Fault>,
+) -> Declared {
     let references = &policy.spec.target_refs;
-    let terms = Terms::of(name, &policy.spec, holders);
+    let terms = Terms::of(name, &policy.spec, holders, auth);
     Declared::new(&policy.metadata, name, references, &TARGETABLE, terms, || Terms::closed(name))
 }
 
 // === impl Terms ===
 
 impl Terms {
-    fn of(name: &ObjectName, spec: &TrafficPolicySpec, holders: &mut Holders<'_>) -> Result<Self, Fault> {
+    fn of(
+        name: &ObjectName,
+        spec: &TrafficPolicySpec,
+        holders: &mut Holders<'_>,
+        auth: Result<Option<ExternalAuth>, Fault>,
+    ) -> Result<Self, Fault> {
         let list = |field, texts: &Option<Vec<String>>| ranges(field, texts.as_deref().unwrap_or_default());
         let (allow, deny) = (list("allow", &spec.allow), list("deny", &spec.deny));
         let most_body_bytes = spec.max_request_body.map(body_bytes).transpose();
         let limits = rate_limit::limits(spec.rate_limits.as_deref().unwrap_or_default());
         let limits = limits.and_then(|limits| not_written(limits, &credentials::written(spec)));
         let compression = spec.compression.as_ref().map(compression).transpose();
+        let external_auth = auth.map_err(|fault| fault.within("externalAuth").message);
         let faults = [
             allow.clone().err(),
             deny.clone().err(),
             most_body_bytes.clone().err(),
             limits.clone().err(),
             compression.clone().err(),
+            external_auth.clone().err(),
         ];
         let credentials = credentials::requirements(&name.namespace, spec, holders);
         let unmet = credentials.as_ref().err().into_iter().flatten().cloned();
         let texts: Vec<_> = faults.into_iter().flatten().chain(unmet).collect();
-        let (Ok(allow), Ok(deny), Ok(most_body_bytes), Ok(rate_limits), Ok(credentials), Ok(compression)) =
-            (allow, deny, most_body_bytes, limits, credentials, compression)
+        let (
+            Ok(allow),
+            Ok(deny),
+            Ok(most_body_bytes),
+            Ok(rate_limits),
+            Ok(credentials),
+            Ok(external_auth),
+            Ok(compression),
+        ) = (allow, deny, most_body_bytes, limits, credentials, external_auth, compression)
         else {
             let message = format!(
                 "{}; until that is right, no request passes at what the policy is about",
@@ -75,6 +95,7 @@ impl Terms {
             most_body_bytes,
             rate_limits,
             credentials,
+            external_auth: external_auth.map(Arc::new),
             compression: compression.map(Arc::new),
             ..Protection::by(name.clone())
         };
@@ -99,7 +120,7 @@ impl Terms {
 }
 
 /// The limits, unless one is by a field that the policy writes itself: they are taken before
-/// credentials are looked at, when that field is still the client's word.
+/// credentials are looked at and services asked, when that field is still the client's word.
 fn not_written(limits: Box<[RateLimit]>, written: &[&str]) -> Result<Box<[RateLimit]>, String> {
     let forged = limits.iter().find_map(|limit| match &limit.key {
         RateKey::Header(name) => written.iter().find(|it| it.eq_ignore_ascii_case(name.as_str())),
@@ -108,7 +129,7 @@ fn not_written(limits: Box<[RateLimit]>, written: &[&str]) -> Result<Box<[RateLi
     match forged {
         None => Ok(limits),
         Some(name) => Err(format!(
-            "rateLimits: {name} is written when credentials have been checked, and limits are taken before: key them by \
+            "rateLimits: {name} is written when the request has been authenticated, and limits are taken before: key them by \
              ClientAddress"
         )),
     }
@@ -146,7 +167,8 @@ mod tests {
         let remote =
             [("login".into(), Err("remoteJwks: Service shop/login does not exist".to_owned()))].into();
         let mut holders = Holders { objects: &objects, parsed: &mut parsed, remote: &remote };
-        super::declared(&ObjectName::new("shop", "p"), &serde_json::from_value(policy).unwrap(), &mut holders)
+        let policy = serde_json::from_value(policy).unwrap();
+        super::declared(&ObjectName::new("shop", "p"), &policy, &mut holders, Ok(None))
     }
 
     fn jwt(fields: serde_json::Value) -> serde_json::Value {
@@ -165,10 +187,16 @@ mod tests {
             (
                 json!({"rateLimits": [{"requests": 1, "per": "Hour", "key": {"type": "Header", "header": "X-User"}}],
                     "basic": {"secretRef": {"name": "users"}, "userHeader": "x-user"}}),
-                "x-user is written when credentials have been checked",
+                "x-user is written when the request has been authenticated",
             ),
             (json!({"compression": {"algorithms": ["deflate"]}}), "\"deflate\": write br, gzip or zstd"),
             (json!({"compression": {"algorithms": [], "minLength": -1}}), "compression.minLength is -1"),
+            (
+                json!({"rateLimits": [{"requests": 1, "per": "Hour", "key": {"type": "Header", "header": "X-User"}}],
+                    "externalAuth": {"protocol": "HTTP", "backendRef": {"name": "auth", "port": 80},
+                    "http": {"allowedResponseHeaders": ["x-user"]}}}),
+                "x-user is written when the request has been authenticated",
+            ),
             (json!({"rateLimits": [{"requests": 0, "per": "Second"}]}), "rateLimits[0]: requests is 0"),
             (json!({"basic": {"secretRef": {"name": "users"}}}), "basic: Secret shop/users does not exist"),
             (

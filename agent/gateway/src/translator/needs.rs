@@ -353,28 +353,34 @@ mod tests {
                 {"name": "b", "issuer": "b", "jwks": {"kind": "Secret", "name": "secret-keys"}},
                 {"name": "c", "issuer": "c", "remoteJwks": {"backendRef": {"name": "login", "port": 443}, "path": "/"}}]},
             "apiKeys": {"secretRefs": [{"name": "../../other/secrets/key"}, {"name": "clients"}]},
-            "basic": {"secretRef": {"name": "users"}}});
+            "basic": {"secretRef": {"name": "users"}},
+            "externalAuth": {"protocol": "HTTP", "backendRef": {"name": "sign-in", "port": 443}}});
         let policy = json!({"apiVersion": "portcullis.dev/v1alpha1", "kind": "TrafficPolicy",
             "metadata": {"name": "p", "namespace": "edge"}, "spec": spec});
-        let tls = json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "BackendTLSPolicy",
-            "metadata": {"name": "login", "namespace": "edge"},
-            "spec": {"targetRefs": [{"group": "", "kind": "Service", "name": "login"}], "validation":
-                {"hostname": "a.b", "caCertificateRefs": [{"group": "", "kind": "ConfigMap", "name": "ca"}]}}});
+        let tls = |service: &str, ca: &str| {
+            json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "BackendTLSPolicy",
+                "metadata": {"name": service, "namespace": "edge"},
+                "spec": {"targetRefs": [{"group": "", "kind": "Service", "name": service}], "validation":
+                    {"hostname": "a.b", "caCertificateRefs": [{"group": "", "kind": "ConfigMap", "name": ca}]}}})
+        };
         let set = |manifest: &Value| Change::Set(Object::from_json(manifest.clone()).unwrap().unwrap());
         let needs = |role| {
             let settings = Settings { controller_name: "c".to_owned(), role, ..Settings::default() };
             let mut translator = Translator::new(settings);
             let mut added = translator.apply(vec![set(&policy)]).needs.added;
-            added.extend(translator.apply(vec![set(&tls)]).needs.added);
+            for tls in [tls("login", "ca"), tls("sign-in", "ca-of-auth")] {
+                added.extend(translator.apply(vec![set(&tls)]).needs.added);
+            }
             let gone = Change::Delete(ObjectKey::new(Kind::TrafficPolicy, ObjectName::new("edge", "p")));
             assert_eq!(translator.apply(vec![gone]).needs.removed, added);
             added.iter().map(ToString::to_string).collect::<Vec<_>>()
         };
         let mut read = needs(AgentRole::Node);
         read.sort();
-        // With the authorities of the Service that has keys.
+        // With the authorities of the Service that has keys, and of the one that is asked.
         let all = [
             "ConfigMap edge/ca",
+            "ConfigMap edge/ca-of-auth",
             "ConfigMap edge/keys",
             "Secret edge/clients",
             "Secret edge/secret-keys",

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use portcullis_api::{GATEWAY_GROUP, Kind, ObjectKey};
 use portcullis_model::{Level, ObjectName, ParentKind, RemoteKeySet, RuleId, TrafficPolicy};
 
+use super::auth_services::AuthServices;
 use super::changes::ChangedObjects;
 use super::hierarchy::Hierarchy;
 use super::in_force::InForce;
@@ -31,6 +32,7 @@ pub(super) struct TrafficPolicies {
     /// Their contents.
     parsed: Parsed,
     remote: RemoteKeySets,
+    auth_services: AuthServices,
     /// True if there may be policies that cannot be read.
     are_unread: bool,
 }
@@ -46,6 +48,7 @@ pub(super) struct ChangedTraffic {
     pub(super) policies: BTreeSet<ObjectName>,
     /// The key sets that are to be fetched, if they are not the same as before.
     pub(super) key_sets: Option<Arc<[Arc<RemoteKeySet>]>>,
+    /// Of Services with keys, and of auth services.
     pub(super) uses: ChangedUses,
 }
 
@@ -74,14 +77,17 @@ impl TrafficPolicies {
         let (mut targeted, mut are_others) = (BTreeSet::new(), false);
         let mut affected = self.affected(changed);
         affected.extend(self.remote.affected(changed, targeted_services, services));
+        affected.extend(self.auth_services.affected(changed, targeted_services));
         for name in affected {
             let policy = objects.traffic_policies.get(&name);
             let jwt = policy.and_then(|policy| policy.spec.jwt.as_ref());
             let uses = (&mut now_changed.uses, &mut are_others);
             let remote = self.remote.replace(&name, jwt, services, uses);
+            let written = policy.and_then(|policy| policy.spec.external_auth.as_ref());
+            let auth = self.auth_services.replace(&name, written, &services, &mut now_changed.uses);
             let holders = policy.map(|policy| credentials::references(&name.namespace, &policy.spec));
             let mut sources = Holders { objects, parsed: &mut self.parsed, remote: &remote };
-            let now = policy.map(|policy| declared(&name, policy, &mut sources));
+            let now = policy.map(|policy| declared(&name, policy, &mut sources, auth));
             self.policies.replace(&name, now, &mut targeted);
             self.refer(&name, holders.unwrap_or_default());
             now_changed.policies.insert(name);
@@ -141,6 +147,11 @@ impl TrafficPolicies {
     /// The objects that the credentials of a policy are checked against, in order.
     pub(super) fn holders(&self, policy: &ObjectName) -> impl Iterator<Item = &ObjectKey> {
         self.holders.get(policy).into_iter().flatten()
+    }
+
+    /// The Service that a policy has asked, found or not.
+    pub(super) fn auth_service(&self, policy: &ObjectName) -> Option<&ObjectName> {
+        self.auth_services.of(policy)
     }
 
     pub(super) fn remote_key_sets(&self) -> &RemoteKeySets {

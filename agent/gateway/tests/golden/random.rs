@@ -540,8 +540,12 @@ fn traffic_policy(namespace: &str, dice: &mut Dice) -> Value {
         json!({"providers": [{"name": "a", "issuer": "a", "remoteJwks": remote}]})
     });
     let compression = dice.maybe(|dice| json!({"algorithms": [dice.pick(&["gzip", "br", "lzma"])]}));
+    let auth = dice.maybe(|dice| {
+        json!({"protocol": dice.pick(&["HTTP", "GRPC"]), "backendRef": {"name": dice.pick(&["v", "w"]),
+            "namespace": dice.maybe(|dice| json!(dice.pick(&NAMESPACES))), "port": 80}})
+    });
     let content = json!({"spec": {"targetRefs": targets, "maxRequestBody": most, "deny": deny,
-        "basic": basic, "jwt": jwt, "compression": compression}});
+        "basic": basic, "jwt": jwt, "compression": compression, "externalAuth": auth}});
     manifest("portcullis.dev/v1alpha1", "TrafficPolicy", namespace, name, dice, content)
 }
 

@@ -29,8 +29,8 @@ use crate::http::answer::Answer;
 use crate::http::authenticate::Authenticator;
 use crate::http::body::{Content, Deadline};
 use crate::http::change::Change;
-use crate::http::decide::{Decision, Guarded, Next, OwnAnswer, Step};
-use crate::http::plan::{Credentials, Passage};
+use crate::http::decide::{AskedBy, Decision, Guarded, Next, OwnAnswer, Step};
+use crate::http::plan::{Passage, PolicyChecks};
 use crate::http::templates::Connected;
 use crate::http::{headers, loops, request_id, sender};
 use crate::upstream::attempt::{self, AttemptError, UpstreamResponse};
@@ -95,9 +95,10 @@ enum Verdict {
 
 /// The changes to a request that passes, and to its response.
 struct Granted {
-    /// `None` if it needs no credentials.
-    credentials: Option<Vec<Change>>,
-    by_services: Vec<Vec<Change>>,
+    /// By the checks that policies want, in their order; `None` if they want none.
+    by_policies: Option<Vec<Change>>,
+    /// A set for each filter.
+    by_filters: Vec<Vec<Change>>,
     response: Vec<Change>,
 }
 
@@ -142,7 +143,7 @@ impl Authorizer {
             Next::Own(_) | Next::Route(_) => None,
         };
         let passing = self.pass_before(deadline, client, passage, guarded, outgoing);
-        let Granted { credentials, by_services: granted, response } = match deadline {
+        let Granted { by_policies, by_filters: granted, response } = match deadline {
             None => passing.await?,
             Some(deadline) => timeout_at(deadline, passing).await.unwrap_or(Err(Reason::Timeout.into()))?,
         };
@@ -150,9 +151,9 @@ impl Authorizer {
         let decision = match next {
             Next::Own(own) => Decision::Own(own),
             Next::Forward(mut plan) => {
-                outgoing.upload.keep_out(|| names(credentials.iter().chain(&granted)));
-                if let Some(changes) = credentials {
-                    plan.credentials = Some(Box::new(Credentials::Good(changes)));
+                outgoing.upload.keep_out(|| names(by_policies.iter().chain(&granted)));
+                if let Some(changes) = by_policies {
+                    plan.checks = Some(Box::new(PolicyChecks::Passed(changes)));
                 }
                 (plan.granted, plan.begun) = (granted, Some(begun));
                 Decision::Forward(plan)
@@ -198,10 +199,10 @@ impl Authorizer {
         let address = sender::client(&outgoing.parts.headers, passage.proxies, client.peer.ip());
         let mut fields = outgoing.parts.headers.clone();
         let signature = passage.edit_request(&mut fields, guarded.fields, client, &guarded.authority, None);
-        let (mut credentials, mut granted, mut response) = (None, Vec::new(), Vec::new());
+        let (mut by_policies, mut by_filters, mut response) = (None, Vec::new(), Vec::new());
         let pools = self.pools.serving(passage.listener);
         for step in &guarded.steps {
-            let auth = match step {
+            let (auth, asked_by) = match step {
                 Step::Edit(edit) => {
                     headers::edit(&mut fields, edit);
                     continue;
@@ -213,10 +214,10 @@ impl Authorizer {
                 Step::Authenticate(wanted) => {
                     let checked = self.authenticator.check(wanted, &fields).await.map_err(Refusal::Own)?;
                     checked.iter().for_each(|change| change.apply(&mut fields));
-                    credentials = Some(checked);
+                    by_policies = Some(checked);
                     continue;
                 }
-                Step::Ask(auth) => auth,
+                Step::Ask(auth, asked_by) => (auth, asked_by),
             };
             let body = match auth.body {
                 None => None,
@@ -244,10 +245,13 @@ impl Authorizer {
             if !query.is_empty() {
                 edit_query(&mut outgoing.parts.uri, &query)?;
             }
-            granted.push(request);
+            match asked_by {
+                AskedBy::Policy => by_policies.get_or_insert_default().extend(request),
+                AskedBy::Filter => by_filters.push(request),
+            }
             response.extend(of_response);
         }
-        Ok(Granted { credentials, by_services: granted, response })
+        Ok(Granted { by_policies, by_filters, response })
     }
 
     /// Counts what the service said; the answer to the client unless it is consent.

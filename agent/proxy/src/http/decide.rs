@@ -53,10 +53,25 @@ pub(crate) struct Guarded<'s> {
 pub(crate) enum Step<'s> {
     /// Owned where it was filled in for the request.
     Edit(Cow<'s, HeaderEdit>),
-    Ask(&'s ExternalAuth),
+    Ask(&'s ExternalAuth, AskedBy),
     /// Comes first, if it comes.
     Authenticate(Vec<&'s Authentication>),
     Fail(&'s Failure),
+}
+
+/// The place of an auth service's changes among those that others make to the request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AskedBy {
+    /// Before all filters.
+    Policy,
+    /// In the filter's place.
+    Filter,
+}
+
+/// The checks of a request that policies want before its filters run.
+struct Wanted<'s> {
+    credentials: Vec<&'s Authentication>,
+    services: Vec<&'s ExternalAuth>,
 }
 
 /// The fate of a request that has passed.
@@ -109,6 +124,12 @@ pub(crate) struct Given<'s> {
     pub response: &'s DirectResponse,
     pub cross_origin: Option<Box<CrossOrigin<'s>>>,
     pub filled: Option<Box<FilledTemplates>>,
+}
+
+impl Wanted<'_> {
+    fn is_empty(&self) -> bool {
+        self.credentials.is_empty() && self.services.is_empty()
+    }
 }
 
 impl<'s> Decision<'s> {
@@ -376,7 +397,7 @@ fn filtered<'s>(
     head: &impl Head,
 ) -> Decision<'s> {
     let steps = listener.filters.iter().map(|filter| match filter {
-        ListenerFilter::ExternalAuth(auth) => Step::Ask(auth),
+        ListenerFilter::ExternalAuth(auth) => Step::Ask(auth, AskedBy::Filter),
         ListenerFilter::Fail(failure) => Step::Fail(failure),
     });
     let owned = Target {
@@ -409,19 +430,19 @@ impl<'s> Unrouted<'s> {
     }
 }
 
-/// The credentials that are wanted, the filters that change what auth services see, and those
-/// services.
+/// The checks that policies want, the filters that change what auth services see, and theirs.
 fn steps<'s>(
-    wanted: Vec<&'s Authentication>,
+    Wanted { credentials, services }: Wanted<'s>,
     filters: impl IntoIterator<Item = &'s Filter>,
     filled: Option<&FilledTemplates>,
 ) -> Vec<Step<'s>> {
-    let first = (!wanted.is_empty()).then_some(Step::Authenticate(wanted));
+    let first = (!credentials.is_empty()).then_some(Step::Authenticate(credentials));
+    let services = services.into_iter().map(|auth| Step::Ask(auth, AskedBy::Policy));
     let mut filled = FilledTemplates::request_edits(filled);
     let steps = filters.into_iter().filter_map(|filter| match filter {
         Filter::RequestHeaders(edit) => Some(Step::Edit(Cow::Borrowed(edit))),
         Filter::RequestTemplates(_) => filled.next().map(|edit| Step::Edit(Cow::Owned(edit.clone()))),
-        Filter::ExternalAuth(auth) => Some(Step::Ask(auth)),
+        Filter::ExternalAuth(auth) => Some(Step::Ask(auth, AskedBy::Filter)),
         Filter::ResponseHeaders(_)
         | Filter::ResponseTemplates(_)
         | Filter::Rewrite(_)
@@ -429,7 +450,7 @@ fn steps<'s>(
         | Filter::Cors(_)
         | Filter::Mirror(_) => None,
     });
-    first.into_iter().chain(steps).collect()
+    first.into_iter().chain(services).chain(steps).collect()
 }
 
 /// The listener a request belongs to, with its routes; with TLS it must also be the one that the

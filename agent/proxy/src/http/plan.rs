@@ -37,20 +37,20 @@ pub(crate) struct ForwardPlan<'s> {
     /// The changes that the auth services ask for, in the order of the rule's filters: one set for
     /// each that has let the request pass.
     pub granted: Vec<Vec<Change>>,
-    /// Those that policies want. Boxed: few requests need any.
-    pub credentials: Option<Box<Credentials>>,
-    /// The time at which the first of them was asked.
+    /// The checks that policies want. Boxed: few requests need it.
+    pub checks: Option<Box<PolicyChecks>>,
+    /// The time at which the first check began.
     pub begun: Option<Instant>,
     pub session: Option<Box<SessionPlan<'s>>>,
     /// `None` if no filter has templates.
     pub filled: Option<Box<FilledTemplates>>,
 }
 
-/// The credentials of a request that needs some.
-pub(crate) enum Credentials {
-    Unchecked,
-    /// They are good; these changes tell the backend about them.
-    Good(Vec<Change>),
+/// The checks of credentials, and by auth services, that policies want of a request.
+pub(crate) enum PolicyChecks {
+    Pending,
+    /// It has passed; these changes tell the backend of it.
+    Passed(Vec<Change>),
 }
 
 /// The `Host` that the backend gets.
@@ -155,10 +155,10 @@ impl<'s> ForwardPlan<'s> {
         Destination { rule: Some(&self.rule.id), backend: Some(self.name), endpoint: None }
     }
 
-    /// True if credentials that are wanted are good, and no auth service of the rule is left to be
+    /// True if the checks of policies are passed, and no auth service of the rule is left to be
     /// asked.
     pub(crate) fn is_authorized(&self) -> bool {
-        if matches!(self.credentials.as_deref(), Some(Credentials::Unchecked)) {
+        if matches!(self.checks.as_deref(), Some(PolicyChecks::Pending)) {
             return false;
         }
         let asked = self.filters().filter(|filter| matches!(filter, Filter::ExternalAuth(_)));
@@ -184,7 +184,7 @@ impl<'s> ForwardPlan<'s> {
             HostToSend::Authority => fields.insert(header::HOST, self.authority.clone()),
             HostToSend::Rewritten(host) => fields.insert(header::HOST, host.clone()),
         }
-        if let Some(Credentials::Good(changes)) = self.credentials.as_deref() {
+        if let Some(PolicyChecks::Passed(changes)) = self.checks.as_deref() {
             changes.iter().for_each(|change| change.apply(fields));
         }
         let mut granted = self.granted.iter();

@@ -37,12 +37,13 @@ impl<'s> View<'s> {
     }
 
     /// The objects that the credentials of a policy are checked against, and those with the
-    /// authorities of the Services that its key sets are fetched from.
+    /// authorities of the Services that its key sets are fetched from, and that it has asked.
     pub(in crate::translator) fn holders_of_traffic(
         self,
         name: &ObjectName,
     ) -> impl Iterator<Item = &'s ObjectKey> {
-        let services = self.traffic.remote_key_sets().services(name);
+        let of_keys = self.traffic.remote_key_sets().services(name);
+        let services = of_keys.chain(self.traffic.auth_service(name));
         let policies = services.flat_map(move |service| self.policies.on(service));
         let declared = policies.filter_map(move |policy| self.policies.get(policy));
         self.traffic.holders(name).chain(declared.flat_map(|declared| &declared.holders))

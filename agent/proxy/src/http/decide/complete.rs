@@ -5,15 +5,14 @@ use std::borrow::Cow;
 
 use http::HeaderValue;
 use portcullis_model::{
-    Authentication, BackendName, DirectResponse, Filter, Found, Redirect, Rule, Scheme, Substituted,
-    WeightedBackend,
+    BackendName, DirectResponse, Filter, Found, Redirect, Rule, Scheme, Substituted, WeightedBackend,
 };
 
-use super::{Decision, Given, Next, OwnAnswer, Routed, RoutedHead, Step, cross_origin, steps};
+use super::{Decision, Given, Next, OwnAnswer, Routed, RoutedHead, Step, Wanted, cross_origin, steps};
 use crate::core::head::Head;
 use crate::core::reason::Reason;
 use crate::http::cors::CrossOrigin;
-use crate::http::plan::{Credentials, ForwardPlan, HostToSend};
+use crate::http::plan::{ForwardPlan, HostToSend, PolicyChecks};
 use crate::http::session::SessionPlan;
 use crate::http::templates::FilledTemplates;
 use crate::http::{headers, path};
@@ -75,7 +74,7 @@ impl<'s, H: Head> Routed<'_, 's, H> {
             cross_origin,
             session: session.map(Box::new),
             granted: Vec::new(),
-            credentials: (!wanted.is_empty()).then(|| Box::new(Credentials::Unchecked)),
+            checks: (!wanted.is_empty()).then(|| Box::new(PolicyChecks::Pending)),
             begun: None,
             filled,
         };
@@ -115,11 +114,15 @@ impl<'s, H: Head> Routed<'_, 's, H> {
         Ok(self.request.answered(steps, OwnAnswer::Response(Box::new(given))))
     }
 
-    /// The credentials that a request has to have, by listener and by rule. Looked at when its rule
-    /// is known: preflight requests of browsers never have any.
-    fn wanted(&self, rule: &'s Rule) -> Vec<&'s Authentication> {
+    /// The checks that policies want of a request, by listener and by rule. Made when its rule is
+    /// known: preflight requests of browsers never have credentials.
+    fn wanted(&self, rule: &'s Rule) -> Wanted<'s> {
         let policies = self.listener.policy.iter().chain(&rule.policy);
-        policies.filter_map(|policy| policy.authentication.as_deref()).collect()
+        let services = policies.clone().flat_map(|policy| &policy.external_auth);
+        Wanted {
+            credentials: policies.filter_map(|policy| policy.authentication.as_deref()).collect(),
+            services: services.map(|service| &**service).collect(),
+        }
     }
 
     /// The path after all substitutions, each of what the one before it left. What they make has to
@@ -195,7 +198,7 @@ fn all_filters<'s>(
 /// The way past credentials and auth services, for an answer that comes from no backend; empty if
 /// none are wanted.
 fn guards<'s>(
-    wanted: Vec<&'s Authentication>,
+    wanted: Wanted<'s>,
     rule: &'s Rule,
     backend: Option<&'s WeightedBackend>,
     filled: Option<&FilledTemplates>,
