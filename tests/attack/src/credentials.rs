@@ -33,6 +33,9 @@ struct Probe {
     expected: Expected,
 }
 
+#[derive(Default)]
+struct Probes(Vec<Probe>);
+
 enum Expected {
     Refused,
     /// The backend gets this field line, and only one of its name. Without it a refusal would prove
@@ -111,77 +114,102 @@ fn guess(world: &World, size: Size, report: &mut Report) -> Result<()> {
 }
 
 fn probes(issuer: &Issuer) -> Result<Vec<Probe>> {
-    let mut probes = Vec::new();
-    let mut add = |name: &str, target: &str, fields: String, expected| {
-        probes.push(Probe { name: name.to_owned(), target: target.to_owned(), fields, expected });
-    };
-    let refused = || Expected::Refused;
+    let mut probes = Probes::default();
+    tokens(issuer, &mut probes)?;
+    claims(issuer, &mut probes)?;
+    keys(&mut probes);
+    passwords(&mut probes);
+    Ok(probes.0)
+}
+
+fn tokens(issuer: &Issuer, probes: &mut Probes) -> Result<()> {
     let good = issuer.good()?;
-    let bearer = |token: &str| format!("Authorization: Bearer {token}\r\n");
-    let alice = || Expected::Served("x-user: alice");
-    add("nothing wrong with a token", TOKEN, bearer(&good), alice());
-    add("nothing wrong with `bearer`", TOKEN, format!("authorization: bearer {good}\r\n"), alice());
+    probes.served("nothing wrong with a token", TOKEN, bearer(&good), "x-user: alice");
+    probes.served(
+        "nothing wrong with `bearer`",
+        TOKEN,
+        format!("authorization: bearer {good}\r\n"),
+        "x-user: alice",
+    );
     for spelling in ["X-User", "x_user", "X-USER", "X_user"] {
         let fields = format!("{}{spelling}: admin\r\n", bearer(&good));
-        add(&format!("a good token, beside {spelling}"), TOKEN, fields, alice());
+        probes.served(&format!("a good token, beside {spelling}"), TOKEN, fields, "x-user: alice");
     }
     let nominated = format!("{}Connection: x-user\r\n", bearer(&good));
-    add("a good token, its name's field hop by hop", TOKEN, nominated, alice());
+    probes.served("a good token, its name's field hop by hop", TOKEN, nominated, "x-user: alice");
 
-    add("no token", TOKEN, String::new(), refused());
-    add("only the field that the gateway writes", TOKEN, "X-User: alice\r\n".to_owned(), refused());
-    add("a token in the query", &format!("{TOKEN}?access_token={good}"), String::new(), refused());
-    add("a token in a cookie", TOKEN, format!("Cookie: authorization={good}\r\n"), refused());
-    add("a token for a proxy", TOKEN, format!("Proxy-Authorization: Bearer {good}\r\n"), refused());
-    add("a token by Basic", TOKEN, format!("Authorization: Basic {good}\r\n"), refused());
+    probes.refused("no token", TOKEN, String::new());
+    probes.refused("only the field that the gateway writes", TOKEN, "X-User: alice\r\n".to_owned());
+    probes.refused("a token in the query", &format!("{TOKEN}?access_token={good}"), String::new());
+    probes.refused("a token in a cookie", TOKEN, format!("Cookie: authorization={good}\r\n"));
+    probes.refused("a token for a proxy", TOKEN, format!("Proxy-Authorization: Bearer {good}\r\n"));
+    probes.refused("a token by Basic", TOKEN, format!("Authorization: Basic {good}\r\n"));
     for (name, token) in forged(issuer)? {
-        add(name, TOKEN, bearer(&token), refused());
+        probes.refused(name, TOKEN, bearer(&token));
         let both = format!("{}{}", bearer(&good), bearer(&token));
-        add(&format!("{name}, behind a good one"), TOKEN, both, refused());
-        add(
+        probes.refused(&format!("{name}, behind a good one"), TOKEN, both);
+        probes.refused(
             &format!("{name}, in a list with a good one"),
             TOKEN,
             bearer(&format!("{good}, {token}")),
-            refused(),
         );
     }
+    Ok(())
+}
 
+fn claims(issuer: &Issuer, probes: &mut Probes) -> Result<()> {
     let staff = |groups: Value| issuer.signed(&with("groups", groups)).map(|token| bearer(&token));
-    let named = || Expected::Served("x-user: alice");
-    add("nothing wrong with a claim", STAFF, staff(json!(["night", "staff"]))?, named());
-    add("a claim that is missing", STAFF, bearer(&good), refused());
+    probes.served("nothing wrong with a claim", STAFF, staff(json!(["night", "staff"]))?, "x-user: alice");
+    probes.refused("a claim that is missing", STAFF, bearer(&issuer.good()?));
     for groups in
         [json!("staff admin"), json!("Staff"), json!(["staff "]), json!([["staff"]]), json!({"staff": 1})]
     {
-        add(&format!("a claim that is {groups}"), STAFF, staff(groups)?, refused());
+        probes.refused(&format!("a claim that is {groups}"), STAFF, staff(groups)?);
     }
+    Ok(())
+}
 
-    let shop = || Expected::Served("x-client: shop");
+fn keys(probes: &mut Probes) {
     let key = |key: &str| format!("X-Api-Key: {key}\r\n");
-    add("nothing wrong with a key", KEY, key(API_KEY), shop());
-    add("a good key, beside a client's name", KEY, format!("{}X-Client: admin\r\n", key(API_KEY)), shop());
-    add("a good key, beside a client_name", KEY, format!("{}X_Client: admin\r\n", key(API_KEY)), shop());
-    add("no key", KEY, String::new(), refused());
-    add("an empty key", KEY, key(""), refused());
-    add("a key that is cut off", KEY, key(&API_KEY[..15]), refused());
-    add("a key that is longer", KEY, key(&format!("{API_KEY}0")), refused());
-    add("a key in capitals", KEY, key(&API_KEY.to_uppercase()), refused());
-    add("two keys", KEY, format!("{}{}", key(API_KEY), key("x")), refused());
-    add("a list of keys", KEY, key(&format!("x, {API_KEY}")), refused());
-    add(
+    probes.served("nothing wrong with a key", KEY, key(API_KEY), "x-client: shop");
+    probes.served(
+        "a good key, beside a client's name",
+        KEY,
+        format!("{}X-Client: admin\r\n", key(API_KEY)),
+        "x-client: shop",
+    );
+    probes.served(
+        "a good key, beside a client_name",
+        KEY,
+        format!("{}X_Client: admin\r\n", key(API_KEY)),
+        "x-client: shop",
+    );
+    probes.refused("no key", KEY, String::new());
+    probes.refused("an empty key", KEY, key(""));
+    probes.refused("a key that is cut off", KEY, key(&API_KEY[..15]));
+    probes.refused("a key that is longer", KEY, key(&format!("{API_KEY}0")));
+    probes.refused("a key in capitals", KEY, key(&API_KEY.to_uppercase()));
+    probes.refused("two keys", KEY, format!("{}{}", key(API_KEY), key("x")));
+    probes.refused("a list of keys", KEY, key(&format!("x, {API_KEY}")));
+    probes.refused(
         "a key by its hash",
         KEY,
         key(&hexadecimal(digest::digest(&digest::SHA256, API_KEY.as_bytes()).as_ref())),
-        refused(),
     );
-    add("a key under a name alike", KEY, format!("X_Api_Key: {API_KEY}\r\n"), refused());
-    add("a key in the query", &format!("{KEY}?x-api-key={API_KEY}"), String::new(), refused());
+    probes.refused("a key under a name alike", KEY, format!("X_Api_Key: {API_KEY}\r\n"));
+    probes.refused("a key in the query", &format!("{KEY}?x-api-key={API_KEY}"), String::new());
+}
 
-    let user = || Expected::Served("x-name: weak");
+fn passwords(probes: &mut Probes) {
     let weak = basic(&format!("weak:{WEAK_PASSWORD}"));
-    add("nothing wrong with a password", PASSWORD, weak.clone(), user());
-    add("nothing wrong with a slow one", PASSWORD, basic("slow:U*U"), Expected::Served("x-name: slow"));
-    add("a good password, beside a name", PASSWORD, format!("{weak}X-Name: admin\r\n"), user());
+    probes.served("nothing wrong with a password", PASSWORD, weak.clone(), "x-name: weak");
+    probes.served("nothing wrong with a slow one", PASSWORD, basic("slow:U*U"), "x-name: slow");
+    probes.served(
+        "a good password, beside a name",
+        PASSWORD,
+        format!("{weak}X-Name: admin\r\n"),
+        "x-name: weak",
+    );
     for credentials in [
         "weak:wrong",
         "weak:",
@@ -204,12 +232,15 @@ fn probes(issuer: &Issuer) -> Result<Vec<Probe>> {
         &format!("slow:{}", "x".repeat(5000)),
     ] {
         let shown = if credentials.len() > 60 { &credentials[..20] } else { credentials };
-        add(&format!("the password {shown:?}"), PASSWORD, basic(credentials), refused());
+        probes.refused(&format!("the password {shown:?}"), PASSWORD, basic(credentials));
     }
-    add("a password that is no base64", PASSWORD, "Authorization: Basic %%%\r\n".to_owned(), refused());
-    add("two passwords", PASSWORD, format!("{weak}{}", basic("weak:wrong")), refused());
-    add("no password", PASSWORD, "X-Name: weak\r\n".to_owned(), refused());
-    Ok(probes)
+    probes.refused("a password that is no base64", PASSWORD, "Authorization: Basic %%%\r\n".to_owned());
+    probes.refused("two passwords", PASSWORD, format!("{weak}{}", basic("weak:wrong")));
+    probes.refused("no password", PASSWORD, "X-Name: weak\r\n".to_owned());
+}
+
+fn bearer(token: &str) -> String {
+    format!("Authorization: Bearer {token}\r\n")
 }
 
 /// Tokens that are none of the issuer's, or not good here or now.
@@ -304,4 +335,20 @@ fn hexadecimal(bytes: &[u8]) -> String {
         let _ = write!(text, "{byte:02x}");
         text
     })
+}
+
+// === impl Probes ===
+
+impl Probes {
+    fn refused(&mut self, name: &str, target: &str, fields: String) {
+        self.add(name, target, fields, Expected::Refused);
+    }
+
+    fn served(&mut self, name: &str, target: &str, fields: String, line: &'static str) {
+        self.add(name, target, fields, Expected::Served(line));
+    }
+
+    fn add(&mut self, name: &str, target: &str, fields: String, expected: Expected) {
+        self.0.push(Probe { name: name.to_owned(), target: target.to_owned(), fields, expected });
+    }
 }

@@ -121,7 +121,7 @@ async fn exchange(server: SocketAddr, question: Question) -> Result<Message<Byte
 /// message says is not believed.
 ///
 /// # Errors
-/// What the server does in place of an answer.
+/// When there is no answer: the words for what the server did in its place.
 fn read(message: &Message<Bytes>) -> Result<Answer, String> {
     const MALFORMED: &str = "answers with a malformed message, or with aliases in a circle";
     let header = message.header();
