@@ -15,6 +15,8 @@ use tokio::time::Instant;
 /// says when a test has failed.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
+/// Names of tests' namespaces begin with it.
+pub(crate) const NAMESPACE_PREFIX: &str = "portcullis-test-";
 /// On the namespaces of tests.
 const LABEL: &str = "portcullis.dev/test";
 /// No test takes this long.
@@ -42,7 +44,7 @@ impl Fixture {
     pub(crate) async fn new() -> Self {
         let client = Client::try_from(config().await).unwrap();
         remove_leftovers(&client).await;
-        let generated = json!({"metadata": {"generateName": "portcullis-test-", "labels": {LABEL: ""}}});
+        let generated = json!({"metadata": {"generateName": NAMESPACE_PREFIX, "labels": {LABEL: ""}}});
         let namespace: Namespace = serde_json::from_value(generated).unwrap();
         let namespace = Api::all(client.clone()).create(&PostParams::default(), &namespace).await.unwrap();
         let name = namespace.name_any();

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::fixture::DEADLINE;
+use crate::fixture::{DEADLINE, Fixture, NAMESPACE_PREFIX};
 
 thread_local! {
     static LINES: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
@@ -35,6 +35,14 @@ impl Logs {
         let Self(()) = self;
         let text = LINES.with_borrow(|lines| String::from_utf8(lines.clone()).unwrap()).to_lowercase();
         text.lines().filter(|line| line.contains(words)).map(str::to_owned).collect()
+    }
+
+    /// Warnings, in lower case, without those about objects of other tests: an agent of the whole
+    /// cluster sees their namespaces go, and parents before children.
+    pub(crate) fn warnings(&self, fixture: &Fixture) -> Vec<String> {
+        let mut lines = self.with("warn");
+        lines.retain(|line| !line.contains(NAMESPACE_PREFIX) || line.contains(&fixture.name));
+        lines
     }
 
     /// Waits for a line with these words, in lower case.

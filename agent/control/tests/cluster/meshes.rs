@@ -135,7 +135,8 @@ async fn a_mesh_of_another_controller_is_warned_of_once_and_never_written() {
     let ours = fixture.until("XMesh", &fixture.name, is_accepted).await;
     let by_us = history.written_until(&version(&ours), &[version(&changed)].into()).await;
     assert_eq!(by_us, 2, "our own, and its status");
-    assert_eq!(logs.with("warn").len(), 1, "{:?}", logs.with("warn"));
+    let warnings = logs.warnings(&fixture);
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
     until(running.state.clone(), |state| state.warning.is_none()).await;
     drop(running);
     fixture.remove().await;

@@ -147,7 +147,8 @@ async fn nothing_is_ready_before_everything_is_read_and_applied() {
     let programmed = |gateway: &Value| condition(&gateway["status"], "Programmed")["status"] == "True";
     fixture.until("Gateway", "web", programmed).await;
     logs.until("the api server answers again").await;
-    assert_eq!(logs.with("warn").len(), 1, "{:?}", logs.with("warn"));
+    let warnings = logs.warnings(&fixture);
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
     drop(agent);
     fixture.remove().await;
 }
@@ -167,7 +168,8 @@ async fn an_outage_is_one_line_in_the_log_of_an_agent() {
     wire.mend();
     logs.until("the api server answers again").await;
     until(agent.leading.clone(), |leads| *leads).await;
-    assert_eq!(logs.with("warn").len(), 1, "{:?}", logs.with("warn"));
+    let warnings = logs.warnings(&fixture);
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
     drop(agent);
     fixture.remove().await;
 }
