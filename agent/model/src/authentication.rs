@@ -7,13 +7,27 @@ use std::time::Duration;
 
 use http::HeaderName;
 
-use crate::{ClientKeys, KeySet, PasswordFile, RemoteKeySet};
+use crate::{ClaimPath, ClientKeys, KeySet, ObjectName, PasswordFile, RateLimit, RemoteKeySet};
 
 /// The authentication in force for a listener, or for a rule. A request meets every requirement, or
 /// goes nowhere: each level of policies has its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Authentication {
     pub requirements: Vec<Arc<Requirement>>,
+    /// Limits by what tokens say, which are taken once all requirements are met.
+    pub limits: Arc<[ClaimLimit]>,
+}
+
+/// A limit of requests by a claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClaimLimit {
+    /// Of the policy, which has the limit.
+    pub target: Arc<str>,
+    pub policy: ObjectName,
+    pub limit: RateLimit,
+    /// The place among the requirements of the one whose token has the claim.
+    pub requirement: usize,
+    pub claim: ClaimPath,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,10 +102,6 @@ pub struct ClaimHeader {
     pub header: HeaderName,
 }
 
-/// The name of a claim; or the names that lead to one within others, with dots between them.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct ClaimPath(pub Box<str>);
-
 /// Keys by which applications identify themselves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApiKeys {
@@ -115,8 +125,8 @@ pub struct BasicPasswords {
 
 impl Authentication {
     /// `None` where nothing is wanted.
-    pub fn of(requirements: Vec<Arc<Requirement>>) -> Option<Self> {
-        (!requirements.is_empty()).then_some(Self { requirements })
+    pub fn of(requirements: Vec<Arc<Requirement>>, limits: Arc<[ClaimLimit]>) -> Option<Self> {
+        (!requirements.is_empty()).then_some(Self { requirements, limits })
     }
 
     /// The fields that requirements write: none of a client's gets to a backend.

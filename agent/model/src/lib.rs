@@ -12,6 +12,7 @@ mod authentication;
 mod backend;
 mod balancing;
 mod certificate;
+mod claim;
 mod client_address;
 mod client_keys;
 mod client_ranges;
@@ -55,7 +56,7 @@ mod unserved;
 pub use address_range::{AddressRange, AddressRangeSyntax};
 pub use admission::{Admission, Budget, BudgetOwner, OpenLimit};
 pub use authentication::{
-    ApiKeys, Authentication, BasicPasswords, ClaimHeader, ClaimPath, CredentialForwarding, CredentialSource,
+    ApiKeys, Authentication, BasicPasswords, ClaimHeader, ClaimLimit, CredentialForwarding, CredentialSource,
     Expiry, JwtProvider, KeySource, RequiredClaim, Requirement,
 };
 pub use backend::{
@@ -64,6 +65,7 @@ pub use backend::{
 };
 pub use balancing::{Balancing, Distance, HashKey, Locality};
 pub use certificate::Certificate;
+pub use claim::ClaimPath;
 pub use client_address::{ClientAddress, OtherPeers, Peer, ProxyProtocol};
 pub use client_keys::{ClientKeyError, ClientKeys};
 pub use client_ranges::{Access, ClientList, ClientRanges, ClientRules};

@@ -5,6 +5,8 @@ use std::num::NonZeroU32;
 
 use http::HeaderName;
 
+use crate::ClaimPath;
+
 /// So many requests a period, for each key that they have.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RateLimit {
@@ -31,6 +33,9 @@ pub enum RateKey {
     ClientAddress,
     /// All values of a field. Requests without it have one bucket.
     Header(HeaderName),
+    /// A claim of the token that the same policy has verified. Those without it have one bucket for
+    /// each issuer.
+    Claim(ClaimPath),
 }
 
 // === impl Period ===
@@ -42,6 +47,15 @@ impl Period {
             Self::Minute => 60,
             Self::Hour => 3600,
         }
+    }
+}
+
+// === impl RateKey ===
+
+impl RateKey {
+    /// True if it is known only once a token has been verified.
+    pub fn is_claim(&self) -> bool {
+        matches!(self, Self::Claim(_))
     }
 }
 
@@ -60,6 +74,7 @@ impl fmt::Display for RateLimit {
             RateKey::All => Ok(()),
             RateKey::ClientAddress => f.write_str(", by client address"),
             RateKey::Header(name) => write!(f, ", by {name}"),
+            RateKey::Claim(path) => write!(f, ", by claim {}", path.0),
         }
     }
 }

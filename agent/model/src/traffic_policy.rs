@@ -5,7 +5,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::{
-    Authentication, Believer, ClientRules, Compression, ExternalAuth, ObjectName, RateLimit, Requirement,
+    Authentication, Believer, ClaimLimit, ClientRules, Compression, ExternalAuth, ObjectName, RateKey,
+    RateLimit, Requirement,
 };
 
 /// The policies of a listener (its own, those of the object that defines it, and of the Gateway
@@ -18,7 +19,7 @@ pub struct TrafficPolicy {
     gateway_levels: usize,
     /// The length of a request's body: the smallest of all levels.
     pub most_body_bytes: Option<u64>,
-    /// True if a level has rate limits.
+    /// True if a level has rate limits by something else than claims.
     pub is_limiting: bool,
     /// The credentials that all levels want. Boxed: few want any.
     pub authentication: Option<Box<Authentication>>,
@@ -69,9 +70,9 @@ impl TrafficPolicy {
     /// `None` if there are no levels.
     pub fn of(levels: Vec<Level>) -> Option<Arc<Self>> {
         let most_body_bytes = levels.iter().filter_map(|level| level.protection.most_body_bytes).min();
-        let is_limiting = levels.iter().any(|level| !level.protection.rate_limits.is_empty());
-        let requirements = levels.iter().flat_map(|level| level.protection.credentials.iter().cloned());
-        let authentication = Authentication::of(requirements.collect()).map(Box::new);
+        let mut limits = levels.iter().flat_map(|level| &level.protection.rate_limits);
+        let is_limiting = limits.any(|limit| !limit.key.is_claim());
+        let authentication = authentication(&levels).map(Box::new);
         let external_auth =
             levels.iter().filter_map(|level| level.protection.external_auth.clone()).collect();
         let compression = levels.iter().rev().find_map(|level| level.protection.compression.clone());
@@ -103,6 +104,31 @@ impl TrafficPolicy {
         let of_gateway = of_gateway.iter().map(|level| (Believer::Gateway, level));
         of_gateway.chain(others.iter().map(|level| (Believer::Listener, level)))
     }
+}
+
+/// The credentials that all levels want, and their limits by claims: of the token that the level
+/// itself wants.
+fn authentication(levels: &[Level]) -> Option<Authentication> {
+    let (mut requirements, mut limits) = (Vec::new(), Vec::new());
+    for Level { target, protection } in levels {
+        let Protection { policy, rate_limits, credentials, .. } = &**protection;
+        let tokens = credentials.iter().position(|it| matches!(**it, Requirement::Jwt(_)));
+        for limit in rate_limits {
+            if let (RateKey::Claim(claim), Some(at)) = (&limit.key, tokens) {
+                limits.push(ClaimLimit {
+                    target: target.clone(),
+                    policy: policy.clone(),
+                    limit: limit.clone(),
+                    requirement: requirements.len() + at,
+                    claim: claim.clone(),
+                });
+            }
+        }
+        requirements.extend(credentials.iter().cloned());
+    }
+    // What the narrowest level refuses costs the others nothing.
+    limits.reverse();
+    Authentication::of(requirements, limits.into())
 }
 
 // === impl Protection ===

@@ -261,6 +261,7 @@ impl Core {
             turns,
         };
         let http_sessions = Rc::new(Sessions::new(pools.clone(), keys));
+        let rate_limits = Rc::new(RateLimits::new(rate_limits));
         let router = Router {
             listeners: listeners.clone(),
             counters: counters.clone(),
@@ -269,13 +270,13 @@ impl Core {
             via: settings.via.as_deref().and_then(Via::named),
             looped: LogLimit::default(),
             sessions: http_sessions.clone(),
-            rate_limits: Rc::new(RateLimits::new(rate_limits)),
+            rate_limits: rate_limits.clone(),
         };
         let stream_forwarder =
             StreamForwarder::new(pools.clone(), snapshot.clone(), streams.clone(), access_log.clone(), hops);
         let known_keys = KnownKeys::new(key_sets);
         tokio::task::spawn_local(or_abort(known_keys.clone().follow_forever()));
-        let authenticator = Authenticator::new(passwords, known_keys);
+        let authenticator = Authenticator::new(passwords, known_keys, rate_limits);
         let authorizer = Authorizer { pools: pools.clone(), authenticator, timeout: settings.upstream.auth };
         let forwarder = Forwarder {
             mirrors: Mirrors::new(pools.clone()),

@@ -21,8 +21,8 @@ use http::StatusCode;
 use portcullis_model::{
     Action, AllowedNames, AllowedOrigins, ApiKeys, BasicPasswords, ClaimHeader, ClaimPath, ClientKeys, Cors,
     CredentialForwarding, CredentialSource, Credentials, DirectResponse, Expiry, Filter, JwtProvider,
-    KeyKinds, KeySet, KeySource, Level, ObjectName, PasswordFile, Protection, RequiredClaim, Requirement,
-    TrafficPolicy,
+    KeyKinds, KeySet, KeySource, Level, ObjectName, PasswordFile, Period, Protection, RateKey, RateLimit,
+    RequiredClaim, Requirement, TrafficPolicy,
 };
 use serde_json::{Value, json};
 use support::rules::{RuleSpec, rule};
@@ -502,6 +502,57 @@ async fn a_listener_wants_what_its_rules_do_not_give_up() {
     let refused = world.send(Via::Http1, &get("origin: https://b.com\n")).await;
     assert_eq!(refused.status, StatusCode::UNAUTHORIZED);
     assert!(refused.headers.contains_key("access-control-allow-origin"));
+}
+
+/// A level with this requirement, and so many requests for each subject.
+fn limited(requirement: &Requirement, requests: u32) -> Level {
+    let requests = requests.try_into().unwrap();
+    let key = RateKey::Claim(ClaimPath("sub".into()));
+    let limit = RateLimit { requests, period: Period::Hour, burst: requests, key };
+    let credentials = [Arc::new(requirement.clone())].into();
+    let protection = Protection {
+        credentials,
+        rate_limits: [limit].into(),
+        ..Protection::by(ObjectName::new("test", "policy"))
+    };
+    Level { target: format!("limit of {requests}").into(), protection: Arc::new(protection) }
+}
+
+#[tokio::test]
+async fn requests_are_limited_by_what_their_tokens_say() {
+    let (issuer, other) = (Issuer::new(), Issuer::new());
+    let others = JwtProvider { issuer: "https://other.test".into(), ..provider(other.keys()) };
+    let requirement = Requirement::Jwt(vec![provider(issuer.keys()), others]);
+    let levels = TrafficPolicy::of(vec![limited(&requirement, 3), limited(&requirement, 2)]);
+    let (world, _backend) = World::echo(vec![rule().policy(levels)]).await;
+    let of = |subject: &str| issuer.token(json!({ "alg": "EdDSA" }), &with("sub", json!(subject)));
+    let mut foreign = with("sub", json!("ann"));
+    foreign["iss"] = json!("https://other.test");
+    let mut nameless = claims();
+    nameless.as_object_mut().unwrap().remove("sub");
+    // Tokens that are no good take nothing, whatever they say.
+    for _ in 0..5 {
+        let forged = other.token(json!({ "alg": "EdDSA" }), &claims());
+        assert_eq!(world.send(Via::Http1, &bearer(&forged)).await.status, StatusCode::UNAUTHORIZED);
+    }
+    for token in [
+        of("ann"),
+        of("ben"),
+        other.token(json!({ "alg": "EdDSA" }), &foreign),
+        issuer.token(json!({ "alg": "EdDSA" }), &nameless),
+    ] {
+        let mut statuses = Vec::new();
+        // Both ports are another core's each, and the narrower level has the smaller limit.
+        for via in [Via::Http1, Via::Http2Tls, Via::Http1] {
+            let reply = world.send(via, &bearer(&token)).await;
+            statuses.push(reply.status.as_u16());
+            assert_eq!(reply.headers.contains_key("retry-after"), reply.status == 429);
+        }
+        assert_eq!(statuses, [200, 200, 429]);
+    }
+    // Another token of the same subject is no way around it.
+    let again = issuer.token(json!({ "alg": "RS256", "kid": "rsa" }), &with("exp", json!(now() + 60)));
+    assert_eq!(world.send(Via::Http1, &bearer(&again)).await.status, StatusCode::TOO_MANY_REQUESTS);
 }
 
 #[tokio::test]

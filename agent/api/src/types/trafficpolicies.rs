@@ -154,6 +154,8 @@ pub struct TrafficPolicyRateLimits {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 pub struct TrafficPolicyRateLimitsKey {
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub claim: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub header: Option<String>,
     #[serde(rename = "type")]
     pub r#type: String,

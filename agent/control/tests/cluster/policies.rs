@@ -387,6 +387,16 @@ async fn the_api_server_refuses_traffic_policies_that_mean_nothing() {
         ),
         ("compression.algorithms[0]", compression(&["br"], 0), compression(&["deflate"], 0)),
         ("compression.algorithms[1]", compression(&["br", "gzip", "zstd"], 0), compression(&["br", "br"], 0)),
+        (
+            "claim is for type Claim",
+            by(json!({"type": "Claim", "claim": "org.id"})),
+            by(json!({"type": "ClientAddress", "claim": "sub"})),
+        ),
+        (
+            "claim is for type Claim",
+            by(json!({"type": "Claim", "claim": "sub"})),
+            by(json!({"type": "Claim"})),
+        ),
         ("compression.algorithms", compression(&[], 0), with(json!({"compression": {"minLength": 1}}))),
         ("compression.minLength", compression(&["gzip"], 0), compression(&["gzip"], -1)),
     ];

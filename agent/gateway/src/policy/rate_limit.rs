@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 
 use portcullis_api::types::trafficpolicies::{TrafficPolicyRateLimits, TrafficPolicyRateLimitsKey};
-use portcullis_model::{Period, RateKey, RateLimit};
+use portcullis_model::{ClaimPath, Period, RateKey, RateLimit};
 
 /// The most that a policy has. The schema says so, too.
 const MOST_LIMITS: usize = 8;
@@ -49,15 +49,22 @@ fn limit(written: &TrafficPolicyRateLimits) -> Result<RateLimit, String> {
 }
 
 fn key(written: &TrafficPolicyRateLimitsKey) -> Result<RateKey, String> {
-    match (written.r#type.as_str(), written.header.as_deref()) {
-        ("ClientAddress", None) => Ok(RateKey::ClientAddress),
-        ("Header", Some(name)) => match name.parse() {
+    match (written.r#type.as_str(), written.header.as_deref(), written.claim.as_deref()) {
+        ("ClientAddress", None, None) => Ok(RateKey::ClientAddress),
+        ("Header", Some(name), None) => match name.parse() {
             Ok(name) => Ok(RateKey::Header(name)),
             Err(_) => Err(format!("key.header: {name:?} is no name of a header field")),
         },
-        ("Header", None) => Err("key.type is Header: write its name as key.header".to_owned()),
-        ("ClientAddress", Some(_)) => Err("key.header is for type Header: leave it out".to_owned()),
-        (other, _) => Err(format!("key.type is {other:?}: write ClientAddress or Header")),
+        ("Claim", None, Some(claim)) if !claim.is_empty() => Ok(RateKey::Claim(ClaimPath(claim.into()))),
+        ("Header", None, _) => Err("key.type is Header: write its name as key.header".to_owned()),
+        ("Claim", _, None | Some("")) => Err("key.type is Claim: write its name as key.claim".to_owned()),
+        ("ClientAddress" | "Claim", Some(_), _) => {
+            Err("key.header is for type Header: leave it out".to_owned())
+        }
+        ("ClientAddress" | "Header", _, Some(_)) => {
+            Err("key.claim is for type Claim: leave it out".to_owned())
+        }
+        (other, ..) => Err(format!("key.type is {other:?}: write ClientAddress, Header or Claim")),
     }
 }
 
@@ -84,6 +91,10 @@ mod tests {
                 json!({"requests": 1, "per": "Second", "key": {"type": "Header", "header": "X-Key"}}),
                 "1 requests a second, 1 at once, by x-key",
             ),
+            (
+                json!({"requests": 1, "per": "Second", "key": {"type": "Claim", "claim": "sub"}}),
+                "1 requests a second, 1 at once, by claim sub",
+            ),
         ] {
             assert_eq!(read(limit).as_deref(), Ok(expected));
         }
@@ -96,7 +107,12 @@ mod tests {
             (json!({"requests": 1, "per": "Second", "burst": -1}), "burst is -1"),
             (json!({"requests": 1, "per": "Day"}), "per is \"Day\""),
             (json!({"requests": 1, "per": "Hour", "burst": 25}), "more than a day"),
-            (json!({"requests": 1, "per": "Hour", "key": {"type": "Claim"}}), "key.type is \"Claim\""),
+            (json!({"requests": 1, "per": "Hour", "key": {"type": "Claim"}}), "write its name as key.claim"),
+            (json!({"requests": 1, "per": "Hour", "key": {"type": "Cookie"}}), "key.type is \"Cookie\""),
+            (
+                json!({"requests": 1, "per": "Hour", "key": {"type": "ClientAddress", "claim": "sub"}}),
+                "key.claim is for type Claim",
+            ),
             (json!({"requests": 1, "per": "Hour", "key": {"type": "Header"}}), "write its name"),
             (
                 json!({"requests": 1, "per": "Hour", "key": {"type": "Header", "header": "a b"}}),

@@ -59,6 +59,7 @@ impl Terms {
         let most_body_bytes = spec.max_request_body.map(body_bytes).transpose();
         let limits = rate_limit::limits(spec.rate_limits.as_deref().unwrap_or_default());
         let limits = limits.and_then(|limits| not_written(limits, &credentials::written(spec)));
+        let limits = limits.and_then(|limits| with_tokens(limits, spec));
         let compression = spec.compression.as_ref().map(compression).transpose();
         let external_auth = auth.map_err(|fault| fault.within("externalAuth").message);
         let faults = [
@@ -124,7 +125,7 @@ impl Terms {
 fn not_written(limits: Box<[RateLimit]>, written: &[&str]) -> Result<Box<[RateLimit]>, String> {
     let forged = limits.iter().find_map(|limit| match &limit.key {
         RateKey::Header(name) => written.iter().find(|it| it.eq_ignore_ascii_case(name.as_str())),
-        RateKey::All | RateKey::ClientAddress => None,
+        RateKey::All | RateKey::ClientAddress | RateKey::Claim(_) => None,
     });
     match forged {
         None => Ok(limits),
@@ -133,6 +134,17 @@ fn not_written(limits: Box<[RateLimit]>, written: &[&str]) -> Result<Box<[RateLi
              ClientAddress"
         )),
     }
+}
+
+/// The limits, unless one is by a claim and the policy verifies no token that could have it.
+fn with_tokens(limits: Box<[RateLimit]>, spec: &TrafficPolicySpec) -> Result<Box<[RateLimit]>, String> {
+    if spec.jwt.is_none() && limits.iter().any(|limit| limit.key.is_claim()) {
+        return Err(
+            "rateLimits: a key of type Claim is for policies with jwt, whose token it is of: write that, too"
+                .to_owned(),
+        );
+    }
+    Ok(limits)
 }
 
 fn body_bytes(bytes: i64) -> Result<u64, String> {
@@ -198,6 +210,10 @@ mod tests {
                 "x-user is written when the request has been authenticated",
             ),
             (json!({"rateLimits": [{"requests": 0, "per": "Second"}]}), "rateLimits[0]: requests is 0"),
+            (
+                json!({"rateLimits": [{"requests": 1, "per": "Hour", "key": {"type": "Claim", "claim": "sub"}}]}),
+                "a key of type Claim is for policies with jwt",
+            ),
             (json!({"basic": {"secretRef": {"name": "users"}}}), "basic: Secret shop/users does not exist"),
             (
                 json!({"apiKeys": {"secretRefs": [{"name": "keys"}]}}),

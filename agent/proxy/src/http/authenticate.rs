@@ -15,8 +15,8 @@ use std::time::Duration;
 use aws_lc_rs::{hmac, rand};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use portcullis_model::{
-    ApiKeys, Authentication, BasicPasswords, CredentialForwarding, CredentialSource, JwtProvider, KeySet,
-    KeySource, PasswordFile, RemoteKeySet, Requirement,
+    ApiKeys, Authentication, BasicPasswords, ClaimLimit, CredentialForwarding, CredentialSource, JwtProvider,
+    KeySet, KeySource, PasswordFile, RemoteKeySet, Requirement,
 };
 use tokio::time::timeout;
 
@@ -28,6 +28,7 @@ use crate::http::authenticate::jwt::{Claims, Rejection};
 use crate::http::authenticate::passwords::Turns;
 use crate::http::change::Change;
 use crate::http::decide::OwnAnswer;
+use crate::http::rate_limit::RateLimits;
 use crate::upstream::key_sets::KnownKeys;
 
 /// Signatures that are checked for one request: who has no good token is not to take a core.
@@ -40,6 +41,7 @@ pub(crate) struct Authenticator {
     /// Of the keys of caches: no client can choose tokens that have the same.
     secret: hmac::Key,
     key_sets: Rc<KnownKeys>,
+    limits: Rc<RateLimits>,
     tokens: RefCell<Cache<KeySet, Claims>>,
     logins: RefCell<Cache<PasswordFile, ()>>,
     turns: Turns,
@@ -57,13 +59,18 @@ struct Changes<'a> {
 // === impl Authenticator ===
 
 impl Authenticator {
-    pub(crate) fn new(passwords: Arc<PasswordThread>, key_sets: Rc<KnownKeys>) -> Self {
+    pub(crate) fn new(
+        passwords: Arc<PasswordThread>,
+        key_sets: Rc<KnownKeys>,
+        limits: Rc<RateLimits>,
+    ) -> Self {
         let mut secret = [0; 32];
         // Without randomness there is no TLS either.
         let _ = rand::fill(&mut secret);
         Self {
             secret: hmac::Key::new(hmac::HMAC_SHA256, &secret),
             key_sets,
+            limits,
             tokens: RefCell::default(),
             logins: RefCell::default(),
             turns: Turns::new(passwords),
@@ -80,28 +87,45 @@ impl Authenticator {
         fields: &HeaderMap,
     ) -> Result<Vec<Change>, OwnAnswer<'static>> {
         let (mut changes, mut tries) = (Changes::default(), MOST_TRIES);
-        for requirement in wanted.iter().flat_map(|wanted| &wanted.requirements) {
-            match &**requirement {
-                Requirement::Jwt(providers) => {
-                    self.jwt(providers, fields, &mut tries, &mut changes).await?;
+        // By requirement, of those whose claims a limit goes by.
+        let mut verified = Vec::new();
+        for (at, wanted) in wanted.iter().enumerate() {
+            for (index, requirement) in wanted.requirements.iter().enumerate() {
+                match &**requirement {
+                    Requirement::Jwt(providers) => {
+                        let claims = self.jwt(providers, fields, &mut tries, &mut changes).await?;
+                        if wanted.limits.iter().any(|limit| limit.requirement == index) {
+                            verified.push(((at, index), claims));
+                        }
+                    }
+                    Requirement::ApiKey(keys) => api_key(keys, fields, &mut changes)?,
+                    Requirement::Basic(basic) => self.basic(basic, fields, &mut changes).await?,
                 }
-                Requirement::ApiKey(keys) => api_key(keys, fields, &mut changes)?,
-                Requirement::Basic(basic) => self.basic(basic, fields, &mut changes).await?,
             }
+        }
+        // Of requests that meet all of them. The narrowest levels' come first.
+        for (at, wanted) in wanted.iter().enumerate().rev() {
+            let key = |limit: &ClaimLimit| {
+                let found = verified.iter().find(|(place, _)| *place == (at, limit.requirement));
+                let claims = found.and_then(|(_, claims)| claims.as_ref());
+                claims.map(|claims| claims.rate_key(&limit.claim)).unwrap_or_default()
+            };
+            self.limits.take_by_claim(&wanted.limits, key).map_err(OwnAnswer::Exhausted)?;
         }
         Ok(changes.ordered(wanted, fields))
     }
 
     /// Every place that has a token needs a provider that takes it: a backend might read the one
-    /// that was not checked. The fields with claims are those of the first that does.
+    /// that was not checked. The fields with claims are those of the first that does, which are
+    /// returned.
     async fn jwt<'a>(
         &self,
         providers: &'a [JwtProvider],
         fields: &HeaderMap,
         tries: &mut u32,
         changes: &mut Changes<'a>,
-    ) -> Result<(), OwnAnswer<'static>> {
-        let (mut good, mut refused) = (Vec::new(), Vec::new());
+    ) -> Result<Option<Rc<Claims>>, OwnAnswer<'static>> {
+        let (mut good, mut refused, mut first) = (Vec::new(), Vec::new(), None);
         for provider in providers {
             if good.contains(&&provider.source) {
                 continue;
@@ -119,6 +143,7 @@ impl Authenticator {
                         }
                     }
                     good.push(&provider.source);
+                    first.get_or_insert(claims);
                 }
                 Err(rejection) => {
                     tracing::debug!(provider = %provider.name, ?rejection, "a token is refused");
@@ -130,7 +155,7 @@ impl Authenticator {
             !good.contains(source) && (good.is_empty() || *rejection != Rejection::Missing)
         });
         let worst = refused.into_iter().map(|(_, rejection)| rejection).max();
-        worst.map_or(Ok(()), |worst| Err(worst.bearer_answer()))
+        worst.map_or(Ok(first), |worst| Err(worst.bearer_answer()))
     }
 
     /// The claims of a token that is good now.

@@ -51,7 +51,8 @@ pub(crate) fn admit(
         return Ok(());
     }
     let key = |believer: Believer, key: &RateKey| match key {
-        RateKey::All => Vec::new(),
+        // Those by claim are taken when that is known.
+        RateKey::All | RateKey::Claim(_) => Vec::new(),
         RateKey::ClientAddress => sender.address(believer, fields).map(network).unwrap_or_default(),
         RateKey::Header(name) => fields.get_all(name).collect::<Vec<_>>().join(&b','),
     };

@@ -17,7 +17,7 @@ use std::time::Instant;
 
 use http::header::{HeaderName, RETRY_AFTER};
 use http::{HeaderMap, HeaderValue};
-use portcullis_model::{Believer, Level, ObjectName, RateKey, RateLimit, TrafficPolicy};
+use portcullis_model::{Believer, ClaimLimit, ObjectName, RateKey, RateLimit, TrafficPolicy};
 
 /// Limits from which on those are looked for that no policy needs.
 const MANY: usize = 64;
@@ -63,11 +63,13 @@ struct Identity {
 pub(crate) struct RateLimits {
     shared: SharedRateLimits,
     by_policy: RefCell<HashMap<usize, OfPolicy>>,
+    by_claim: RefCell<HashMap<usize, OfClaims>>,
 }
 
 type OfPolicy = (Arc<TrafficPolicy>, Limits);
 /// Each with the owner whose view of the client it goes by.
 type Limits = Rc<[(Believer, Arc<Limiter>)]>;
+type OfClaims = (Arc<[ClaimLimit]>, Rc<[Arc<Limiter>]>);
 
 #[derive(Debug)]
 struct Limiter {
@@ -132,9 +134,8 @@ impl SharedRateLimits {
         (nanoseconds / 125 * 2 + 1) & TIME
     }
 
-    fn limiter(&self, level: &Level, limit: &RateLimit) -> Arc<Limiter> {
-        let (target, policy) = (level.target.clone(), level.protection.policy.clone());
-        let identity = Identity { target, policy, limit: limit.clone() };
+    fn limiter(&self, target: &Arc<str>, policy: &ObjectName, limit: &RateLimit) -> Arc<Limiter> {
+        let identity = Identity { target: target.clone(), policy: policy.clone(), limit: limit.clone() };
         let mut limiters = self.limiters.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = limiters.by_identity.get(&identity) {
             return known.clone();
@@ -152,11 +153,11 @@ impl SharedRateLimits {
 
 impl RateLimits {
     pub(crate) fn new(shared: SharedRateLimits) -> Self {
-        Self { shared, by_policy: RefCell::default() }
+        Self { shared, by_policy: RefCell::default(), by_claim: RefCell::default() }
     }
 
-    /// Takes a request from each limit, the narrowest level's first: what that refuses costs the
-    /// others nothing. `key` is the text that a limit tells requests apart by.
+    /// Takes a request from each limit but those by claim, the narrowest level's first: what that
+    /// refuses costs the others nothing. `key` is the text that a limit tells requests apart by.
     pub(crate) fn take(
         &self,
         policy: &Arc<TrafficPolicy>,
@@ -176,11 +177,45 @@ impl RateLimits {
             by_policy.retain(|_, (policy, _)| Arc::strong_count(policy) > 1);
         }
         let limits = policy.believers().rev().flat_map(|(believer, level)| {
-            let limits = level.protection.rate_limits.iter();
-            limits.map(move |limit| (believer, self.shared.limiter(level, limit)))
+            let limits = level.protection.rate_limits.iter().filter(|limit| !limit.key.is_claim());
+            limits.map(move |limit| {
+                (believer, self.shared.limiter(&level.target, &level.protection.policy, limit))
+            })
         });
         let limiters: Limits = limits.collect();
         by_policy.insert(Arc::as_ptr(policy).addr(), (policy.clone(), limiters.clone()));
+        limiters
+    }
+}
+
+impl RateLimits {
+    /// Takes a request from each of these limits. `key` is the text of a claim.
+    pub(crate) fn take_by_claim(
+        &self,
+        limits: &Arc<[ClaimLimit]>,
+        key: impl Fn(&ClaimLimit) -> Vec<u8>,
+    ) -> Result<(), Exhausted> {
+        if limits.is_empty() {
+            return Ok(());
+        }
+        let now = self.shared.now();
+        let limiters = self.of_claims(limits);
+        let mut both = limits.iter().zip(limiters.iter());
+        both.try_for_each(|(limit, limiter)| limiter.take(now, |_| key(limit)))
+    }
+
+    fn of_claims(&self, limits: &Arc<[ClaimLimit]>) -> Rc<[Arc<Limiter>]> {
+        let mut by_claim = self.by_claim.borrow_mut();
+        let place = Arc::as_ptr(limits).cast::<()>().addr();
+        if let Some((_, limiters)) = by_claim.get(&place) {
+            return limiters.clone();
+        }
+        if by_claim.len() >= MANY_POLICIES {
+            by_claim.retain(|_, (limits, _)| Arc::strong_count(limits) > 1);
+        }
+        let limiters: Rc<[_]> =
+            limits.iter().map(|it| self.shared.limiter(&it.target, &it.policy, &it.limit)).collect();
+        by_claim.insert(place, (limits.clone(), limiters.clone()));
         limiters
     }
 }
@@ -193,7 +228,7 @@ impl Limiter {
         let interval = (u64::from(limit.period.seconds()) * SECOND).div_ceil(u64::from(limit.requests.get()));
         let buckets = match limit.key {
             RateKey::All => Buckets::One(AtomicU64::default()),
-            RateKey::ClientAddress | RateKey::Header(_) => Buckets::ByKey {
+            RateKey::ClientAddress | RateKey::Header(_) | RateKey::Claim(_) => Buckets::ByKey {
                 hasher: RandomState::new(),
                 blocks: (0..BLOCKS).map(|_| OnceLock::new()).collect(),
             },
