@@ -6,6 +6,7 @@ mod support;
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use http::{HeaderName, StatusCode};
 use portcullis_model::{
@@ -17,6 +18,7 @@ use support::origin::Origin;
 use support::rules::{RuleSpec, rule};
 use support::via::{Client, Via};
 use support::world::World;
+use tokio::task::JoinSet;
 
 const HERE: &str = "127.0.0.0/8";
 const ELSEWHERE: &str = "192.0.2.0/24";
@@ -178,6 +180,71 @@ async fn a_limit_tells_requests_apart_by_its_key_and_outlives_the_configuration(
     assert_eq!(status(&world, Via::Http1, "GET /\nx-key: a").await, 429);
     assert_eq!(status(&world, Via::Http1, "GET /\nx-key: c").await, 200);
     assert_eq!(status(&world, Via::Http1, "GET /\nx-key: a\nx-key: c").await, 200, "another text");
+}
+
+/// HTTP/2 has it in another place, and a port or another case make no other host.
+#[tokio::test]
+async fn a_host_is_one_wherever_the_request_names_it() {
+    let by_host = limit(6, RateKey::Header(HeaderName::from_static("host")));
+    let (world, _origin) = World::echo(vec![rule().policy(policy(vec![by_host]))]).await;
+    for host in ["a.test", "b.test"] {
+        let mut passed = Vec::new();
+        for via in [Via::Http1, Via::H2c, Via::Http2Tls] {
+            passed.push(status(&world, via, &format!("GET /\nhost: {host}")).await);
+        }
+        let upper = host.to_ascii_uppercase();
+        for (via, host) in [(Via::Http1, &upper), (Via::H2c, &upper), (Via::Http1, &format!("{host}:8080"))] {
+            passed.push(status(&world, via, &format!("GET /\nhost: {host}")).await);
+        }
+        assert_eq!(passed, [200; 6], "{host}");
+        for via in [Via::Http1, Via::H2c] {
+            assert_eq!(status(&world, via, &format!("GET /\nhost: {host}")).await, 429, "{host} {via:?}");
+        }
+    }
+}
+
+/// In any time no more pass than the rate and the burst allow, though one core has nine requests of
+/// ten.
+#[tokio::test]
+async fn uneven_cores_let_no_more_pass_than_the_rate_allows() {
+    const RATE: u32 = 100;
+    const BURST: u32 = 20;
+    const TIME: Duration = Duration::from_secs(2);
+    const CLIENTS: usize = 4;
+    for key in [RateKey::All, RateKey::ClientAddress] {
+        let [requests, burst] = [RATE, BURST].map(|number| NonZeroU32::new(number).unwrap());
+        let limit = RateLimit { requests, period: Period::Second, burst, key };
+        let protection = Protection { rate_limits: [limit].into(), ..by_nobody() };
+        let (world, _origin) = World::echo(vec![rule().policy(policy(vec![protection]))]).await;
+        let begin = Instant::now();
+        let mut clients = JoinSet::new();
+        for _ in 0..CLIENTS {
+            let (plain, tls) = (world.plain, world.tls);
+            clients.spawn(async move {
+                let mut busy = Client::connect(Via::Http1, plain, "any.test").await;
+                let mut idle = Client::connect(Via::Http2Tls, tls, "any.test").await;
+                let (mut asked, mut passed) = ([0, 0], 0);
+                while begin.elapsed() < TIME {
+                    for turn in 0..10 {
+                        let (core, client) = if turn < 9 { (0, &mut busy) } else { (1, &mut idle) };
+                        asked[core] += 1;
+                        passed += u32::from(client.send("GET /").await.status == StatusCode::OK);
+                    }
+                }
+                (asked, passed)
+            });
+        }
+        let (mut asked, mut passed) = ([0, 0], 0);
+        for (of_client, passed_of_it) in clients.join_all().await {
+            asked.iter_mut().zip(of_client).for_each(|(all, more)| *all += more);
+            passed += passed_of_it;
+        }
+        let elapsed = begin.elapsed();
+        let most = f64::from(RATE) * elapsed.as_secs_f64() * 1.01 + f64::from(BURST);
+        println!("{passed} of {asked:?} by core passed in {elapsed:?}, of {most:.0} that may");
+        assert!(f64::from(passed) <= most, "{passed} of {asked:?} in {elapsed:?}, {most} at most");
+        assert!(passed >= BURST && passed < asked[0] + asked[1], "{passed} of {asked:?}");
+    }
 }
 
 /// The owner of a rule loosens nothing that the listener's asks for.

@@ -269,9 +269,9 @@ struct Circumstances<'r> {
 }
 
 impl<'r> Arrival<'r> {
-    fn at(self, port: u16, believed: Believed<'r>, sender: Sender<'r>) -> Circumstances<'r> {
+    fn at(self, port: u16, host: &'r str, believed: Believed<'r>, sender: Sender<'r>) -> Circumstances<'r> {
         let Self { limits, tls, sessions, rates, connected, .. } = self;
-        let judge = Judge { sender, limits: rates };
+        let judge = Judge { sender, limits: rates, host };
         let connected = Connected { proxies: believed.of_listener, ..connected };
         let scheme = if tls.is_some() { Scheme::Https } else { Scheme::Http };
         Circumstances { limits, scheme, port, sessions, judge, connected }
@@ -329,7 +329,7 @@ pub(crate) fn decide<'s>(
     if target.fields.has(KnownField::CdnLoop) && loops::is_loop(head.fields(), arrival.pseudonym) {
         return (Reason::Loop.into(), Some(listener));
     }
-    let circumstances = arrival.at(port.key.number, believed, sender);
+    let circumstances = arrival.at(port.key.number, &target.host, believed, sender);
     if let Some(policy) = &listener.policy
         && let Err(refused) = policy::admit(policy, circumstances.judge, head.fields())
     {
@@ -424,7 +424,8 @@ impl<'s> Unrouted<'s> {
     /// last ListenerFilter has run": the listener stays the same.
     pub(crate) fn route(self, limits: &Limits, connected: Connected<'_>, head: &impl Head) -> Decision<'s> {
         let Self { listener, routes, target, scheme, port, sender, rates, sessions } = self;
-        let (sessions, judge) = (sessions.as_ref(), Judge { sender, limits: &rates });
+        let judge = Judge { sender, limits: &rates, host: &target.host };
+        let sessions = sessions.as_ref();
         let circumstances = Circumstances { limits, scheme, port, sessions, judge, connected };
         route(listener, routes, &target, circumstances, head)
     }

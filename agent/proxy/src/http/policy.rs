@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use http::header;
 use portcullis_model::{Access, Believer, PolicyState, Protection, RateKey, TrafficPolicy};
 
 use crate::core::head::Fields;
@@ -17,6 +18,8 @@ use crate::http::sender::Sender;
 pub(crate) struct Judge<'r> {
     pub sender: Sender<'r>,
     pub limits: &'r Rc<RateLimits>,
+    /// The host that the request is for.
+    pub host: &'r str,
 }
 
 /// The way in which a policy does not let a request pass.
@@ -31,7 +34,7 @@ pub(crate) enum Refused {
 /// The refusal of the first one that does not let it pass.
 pub(crate) fn admit(
     policy: &Arc<TrafficPolicy>,
-    Judge { sender, limits }: Judge<'_>,
+    Judge { sender, limits, host }: Judge<'_>,
     fields: &impl Fields,
 ) -> Result<(), Refused> {
     for (believer, level) in policy.believers() {
@@ -54,6 +57,8 @@ pub(crate) fn admit(
         // Those by claim are taken when that is known.
         RateKey::All | RateKey::Claim(_) => Vec::new(),
         RateKey::ClientAddress => sender.address(believer, fields).map(network).unwrap_or_default(),
+        // The field is one of the places where a host is named; HTTP/2 has another.
+        RateKey::Header(header::HOST) => host.as_bytes().to_vec(),
         RateKey::Header(name) => fields.get_all(name).collect::<Vec<_>>().join(&b','),
     };
     limits.take(policy, key).map_err(Refused::Exhausted)
