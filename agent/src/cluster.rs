@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -125,6 +126,7 @@ pub(crate) struct Membership {
     pub provisioning: watch::Receiver<Provisioning>,
     /// Known while this one leads.
     pub agents: watch::Receiver<Option<Agents>>,
+    pub ready_agents: watch::Receiver<Option<NonZeroU32>>,
 }
 
 /// The tasks that write to the API server; a pod of one Gateway has none. Dropping them stops
@@ -258,6 +260,7 @@ fn start_writers(
     let binding = args.dedicated_binding.clone();
     let generator = Generator::new(client.clone(), Arc::clone(queue), leading.clone(), namespace, binding);
     let (provisioning, agents) = (generator.provisioning(), generator.agents());
+    let elector = elector.counting(agents.clone());
     tasks.spawn(generator.run());
     let announcer = Announcer::new(client.clone(), queue, &args.identity());
     let mesh = mesh(args, client, namespace, leading.clone());
@@ -268,6 +271,7 @@ fn start_writers(
         has_one_gateway: false,
         provisioning,
         agents,
+        ready_agents: elector.ready_agents(),
     };
     tasks.spawn(mesh.run());
     let (resign, resigned) = oneshot::channel();
@@ -309,6 +313,7 @@ impl Membership {
             has_one_gateway: true,
             provisioning: watch::Sender::default().subscribe(),
             agents: watch::Sender::default().subscribe(),
+            ready_agents: watch::Sender::default().subscribe(),
         }
     }
 }

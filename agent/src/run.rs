@@ -156,6 +156,7 @@ async fn serve_cluster(args: &RunArgs, claimed: Claimed, files: Option<FileStatu
     let applier =
         applier.observing(membership.provisioning.clone()).speaking_while(membership.leading.clone());
     let applier = applier.among(membership.agents.clone()).looking_up(names(args));
+    let applier = applier.sharing_among(membership.ready_agents.clone());
     let applier = applier.forwarding_from(forwarding_addresses()?);
     writers.announce(applier.state());
     let _keys = plane.follow_keys(keys);

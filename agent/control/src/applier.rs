@@ -8,6 +8,7 @@ mod reporter;
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::net::IpAddr;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -83,6 +84,8 @@ pub struct Applier<S, T, D, W> {
     node_addresses: Option<watch::Receiver<Vec<IpAddr>>>,
     /// In a cluster, all agents; `None` as long as they are not known.
     agents: Option<watch::Receiver<Option<Agents>>>,
+    /// In a cluster, the number of agents that are ready.
+    ready_agents: Option<watch::Receiver<Option<NonZeroU32>>>,
     /// In a cluster, the addresses of the network that the agent forwards from.
     own_addresses: Option<watch::Receiver<Vec<IpAddr>>>,
     /// The names of hosts outside the cluster, and what is known of their addresses.
@@ -111,6 +114,7 @@ impl<S: Source, T: Translate, D: DataPlane, W: StatusSink + 'static> Applier<S, 
             provisioning: None,
             node_addresses: None,
             agents: None,
+            ready_agents: None,
             own_addresses: None,
             names: None,
             answers: None,
@@ -148,6 +152,13 @@ impl<S: Source, T: Translate, D: DataPlane, W: StatusSink + 'static> Applier<S, 
     #[must_use]
     pub fn among(self, agents: watch::Receiver<Option<Agents>>) -> Self {
         Self { agents: Some(agents), ..self }
+    }
+
+    /// Divides what is limited for all agents together by their number.
+    #[must_use]
+    pub fn sharing_among(mut self, mut ready_agents: watch::Receiver<Option<NonZeroU32>>) -> Self {
+        self.translator.observe(Feedback::Agents(*ready_agents.borrow_and_update()));
+        Self { ready_agents: Some(ready_agents), ..self }
     }
 
     /// Keeps these addresses of the agent's own network from the backends.
@@ -189,6 +200,10 @@ impl<S: Source, T: Translate, D: DataPlane, W: StatusSink + 'static> Applier<S, 
                 own = changed(&mut self.own_addresses), if !self.is_draft => {
                     let own = Feedback::OwnAddresses(own.into_iter().collect());
                     self.step(Update { observed: vec![own], ..Update::default() }).await;
+                }
+                ready = changed(&mut self.ready_agents), if !self.is_draft => {
+                    let update = Update { observed: vec![Feedback::Agents(ready)], ..Update::default() };
+                    self.step(update).await;
                 }
                 answers = changed(&mut self.answers), if !self.is_draft => {
                     let update = Update { observed: vec![Feedback::Names(answers)], ..Update::default() };

@@ -2,7 +2,11 @@
 //! controllers: every write carries the version it is based on, so that of two candidates one
 //! loses; and whether a holder is alive is judged by when *we* last saw it move, so that clocks
 //! need not agree. Losing the Lease makes a follower that campaigns again, and has no other effect.
+//!
+//! The leader, which alone watches all agents, writes on it how many are ready: every other looks
+//! at the Lease all the time.
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
@@ -10,12 +14,16 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use k8s_openapi::jiff::Timestamp;
 use kube::Client;
 use kube::api::{Api, PostParams};
+use portcullis_gateway::infra::Agents;
 use portcullis_log::LastLogged;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::kube::backoff::jittered;
 use crate::kube::{code, is_unanswered, problem, wording};
+
+/// The number of agents that are ready, as the leader knows it.
+const READY_AGENTS: &str = "portcullis.dev/ready-agents";
 
 /// Times by which a Lease is kept. A leader that cannot renew steps down after `renew_within`,
 /// before another may think it dead after `valid_for`.
@@ -33,6 +41,9 @@ pub struct Elector {
     timing: Timing,
     seen: Option<Seen>,
     leading: watch::Sender<bool>,
+    /// All agents, as far as this one knows them.
+    agents: Option<watch::Receiver<Option<Agents>>>,
+    ready: watch::Sender<Option<NonZeroU32>>,
     /// The problem that keeps it from campaigning.
     problem: LastLogged,
 }
@@ -76,8 +87,21 @@ impl Elector {
             timing,
             seen: None,
             leading: watch::Sender::new(false),
+            agents: None,
+            ready: watch::Sender::default(),
             problem: LastLogged::default(),
         }
+    }
+
+    /// Has the leader say on the Lease how many of these are ready.
+    #[must_use]
+    pub fn counting(self, agents: watch::Receiver<Option<Agents>>) -> Self {
+        Self { agents: Some(agents), ..self }
+    }
+
+    /// The number of agents that are ready, as the Lease says.
+    pub fn ready_agents(&self) -> watch::Receiver<Option<NonZeroU32>> {
+        self.ready.subscribe()
     }
 
     /// Tells whether this agent leads now.
@@ -201,6 +225,10 @@ impl Elector {
     }
 
     fn see(&mut self, lease: Lease) {
+        // What cannot be read is no news.
+        if let Some(ready) = ready_agents(&lease) {
+            self.ready.send_if_modified(|known| known.replace(ready) != Some(ready));
+        }
         if self.seen.as_ref().is_none_or(|seen| seen.lease.spec != lease.spec) {
             self.seen = Some(Seen { lease, since: Instant::now() });
         } else if let Some(seen) = &mut self.seen {
@@ -240,7 +268,14 @@ impl Elector {
             Some(acquired) => self.spec(acquired, now, transitions),
             None => self.spec(now.clone(), now, transitions + 1),
         };
-        Lease { metadata: lease.metadata.clone(), spec: Some(spec) }
+        let mut metadata = lease.metadata.clone();
+        let known = self.agents.as_ref().and_then(|agents| agents.borrow().as_ref().map(Agents::ready));
+        // This one is there, ready or not.
+        if let Some(ready) = known.filter(|_| self.leads()) {
+            let annotations = metadata.annotations.get_or_insert_default();
+            annotations.insert(READY_AGENTS.to_owned(), ready.max(1).to_string());
+        }
+        Lease { metadata, spec: Some(spec) }
     }
 
     fn spec(&self, acquired: MicroTime, now: MicroTime, transitions: i32) -> LeaseSpec {
@@ -286,6 +321,10 @@ impl Elector {
             tracing::info!(lease = %self.name, "not leading any more: another agent writes statuses; traffic goes on");
         }
     }
+}
+
+fn ready_agents(lease: &Lease) -> Option<NonZeroU32> {
+    lease.metadata.annotations.as_ref()?.get(READY_AGENTS)?.parse().ok()
 }
 
 fn holder(lease: &Lease) -> Option<&String> {

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use portcullis_api::{Kind, Objects};
@@ -37,6 +38,8 @@ pub enum Feedback {
     OwnAddresses(BTreeSet<IpAddr>),
     /// The addresses of the API server, and what may keep the agent from it.
     ApiServer(ApiServer),
+    /// The agents of nodes that are ready; `None` as long as they are not known.
+    Agents(Option<NonZeroU32>),
     /// By name that an outcome asked for, what is known of its addresses; of others, nothing yet.
     Names(BTreeMap<Arc<str>, NameAnswer>),
 }
@@ -85,6 +88,7 @@ pub(crate) struct Observations {
     /// Empty: not known.
     node_addresses: Vec<IpAddr>,
     own_addresses: BTreeSet<IpAddr>,
+    agents: Option<NonZeroU32>,
     api_server: Option<ApiServer>,
     /// `None` where no names are looked up.
     names: Option<BTreeMap<Arc<str>, NameAnswer>>,
@@ -115,6 +119,7 @@ impl Observations {
                 }
             }
             Feedback::OwnAddresses(now) => self.own_addresses = now,
+            Feedback::Agents(now) => self.agents = now,
             Feedback::Names(now) => {
                 let before = self.names.take().unwrap_or_default();
                 self.renamed.extend(different(&before, &now));
@@ -229,6 +234,11 @@ impl Observations {
     /// The addresses of the agent's network namespace, as far as they are known.
     pub(crate) fn own_addresses(&self) -> &BTreeSet<IpAddr> {
         &self.own_addresses
+    }
+
+    /// The agents of nodes that are ready, as far as they are known.
+    pub(crate) fn agents(&self) -> Option<NonZeroU32> {
+        self.agents
     }
 
     /// Assigns what is not served to Gateways. Returns those of which something else is known than

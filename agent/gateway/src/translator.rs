@@ -48,12 +48,12 @@ use std::sync::Arc;
 use portcullis_api::{Change, Kind, ObjectKey, Objects};
 use portcullis_model::{ObjectName, Snapshot};
 
-use crate::Settings;
 use crate::delegate::Family;
 use crate::feedback::{Feedback, Observations};
 use crate::infra::DesiredObjects;
 use crate::policy::authorities::{Holders, TrustBundles};
 use crate::status::Status;
+use crate::{AgentRole, Settings};
 use admissions::Admissions;
 use attachments::Parents;
 use backend_policies::BackendPolicies;
@@ -64,7 +64,7 @@ use default_gateways::DefaultGateways;
 use external_endpoints::{ChangedExternals, ExternalEndpoints};
 use externals::Externals;
 use frontends::Frontends;
-use gateways::Gateways;
+use gateways::{Gateways, MergedGateway};
 use generated::Generated;
 use health_checks::HealthChecks;
 use hierarchy::Hierarchy;
@@ -236,6 +236,15 @@ impl Translator {
         let protected = traffic.update(&changed, &targeted, hierarchy, services, observations);
         if let Some(key_sets) = &protected.key_sets {
             next.edit().key_sets = key_sets.clone();
+        }
+        let agents = match &settings.role {
+            _ if !traffic.are_sharing() => None,
+            AgentRole::Node => observations.agents(),
+            // Pods of one Gateway know of each other only how many there are to be.
+            AgentRole::Dedicated(gateway) => gateways.get(gateway).and_then(MergedGateway::pods),
+        };
+        if next.get().agents != agents {
+            next.edit().agents = agents;
         }
 
         // Routes: those that may fare differently with their families, attached, and in conflict

@@ -118,6 +118,9 @@ pub fn dump_snapshot(snapshot: &Snapshot) -> Value {
         let sets = sets.map(|set| format!("{set} of {}, good for {:?}", set.host, set.lifetime));
         dump["keySets"] = sets.collect();
     }
+    if let Some(agents) = snapshot.agents {
+        dump["agents"] = json!(agents);
+    }
     if !snapshot.shared_addresses.is_empty() {
         dump["sharedAddresses"] = json!(snapshot.shared_addresses);
     }

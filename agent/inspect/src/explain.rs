@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use portcullis_model::{
     Action, Admission, BackendName, BackendTarget, FrontendKey, HostMap, Listener, Port, PortListeners,
-    RequestHead, RouteTable, Rule, Selected, Serves, Snapshot, TrafficPolicy,
+    RateScope, RequestHead, RouteTable, Rule, Selected, Serves, Snapshot, TrafficPolicy,
 };
 
 use crate::served::ServedListener;
@@ -283,6 +283,11 @@ impl Answer<'_> {
     fn policies(&mut self, policy: Option<&TrafficPolicy>) {
         for text in policy.into_iter().flat_map(text::policy_texts) {
             self.line("policy", &text);
+        }
+        let levels = policy.into_iter().flat_map(|policy| &policy.levels);
+        let mut limits = levels.flat_map(|level| &level.protection.rate_limits);
+        if limits.any(|limit| limit.scope == RateScope::Cluster) {
+            self.line("share", &text::share_text(self.snapshot.agents));
         }
     }
 

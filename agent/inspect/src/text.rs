@@ -1,5 +1,7 @@
 //! Matches and actions of rules, and terms of listeners, in a line of text.
 
+use std::num::NonZeroU32;
+
 use portcullis_model::{
     Action, AddressRange, BackendTarget, Budget, ClientList, ClientRules, DirectResponse, GatewayView,
     L4Action, L4Rule, L4Target, Level, ListedClients, ListenerLimits, LogLines, LogPatch, LogTerms,
@@ -141,6 +143,15 @@ pub(crate) fn policy_texts(policy: &TrafficPolicy) -> Vec<String> {
         format!("{level}: {}", texts.join("; "))
     };
     policy.levels.iter().map(text).collect()
+}
+
+/// The part of limits of scope Cluster that is the agent's.
+pub(crate) fn share_text(agents: Option<NonZeroU32>) -> String {
+    match agents.map(NonZeroU32::get) {
+        None => "of limits of all agents together, all: no other agent is known of".to_owned(),
+        Some(1) => "of limits of all agents together, all: no other is ready".to_owned(),
+        Some(agents) => format!("of limits of all agents together, one part in {agents}: so many are ready"),
+    }
 }
 
 /// `10.0.0.0/8 by PROXY protocol; others are clients themselves`

@@ -3,12 +3,13 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should say so and stop")]
 
+use std::num::NonZeroU32;
 use std::path::Path;
 use std::sync::Arc;
 
 use portcullis_control::offline::{DefaultAddresses, translate};
 use portcullis_gateway::Settings;
-use portcullis_inspect::{EarlyAnswer, Explanation, Outcome, Question, Reading, explain, routes};
+use portcullis_inspect::{EarlyAnswer, Explanation, Outcome, Question, Reading, dump, explain, routes};
 use portcullis_model::Snapshot;
 use portcullis_proxy::Reason;
 
@@ -73,6 +74,26 @@ not       HTTPRoute shop/cart rule 0 (beta): host www.shop.example, PathPrefix /
 not       HTTPRoute shop/cart rule 2: host www.shop.example, PathPrefix /: it matches, too, but its path is less specific
 ";
     assert_eq!(text, expected);
+}
+
+/// Limits of scope Cluster are divided by the agents that are ready.
+#[test]
+fn the_part_of_an_agent_in_limits_of_all_is_shown() {
+    let mut snapshot = Arc::unwrap_or_clone(snapshot("shared-limit.yaml"));
+    for (agents, part) in [
+        (0, "all: no other agent is known of"),
+        (1, "all: no other is ready"),
+        (3, "one part in 3: so many are ready"),
+    ] {
+        snapshot.agents = NonZeroU32::new(agents);
+        let text = explain_in(&snapshot, "http://127.0.0.1:8080/", "GET", &[]).text;
+        let policy = "90 requests a minute, 90 at once, of all agents together\n";
+        assert!(text.contains(policy), "{text}");
+        assert!(text.contains(&format!("share     of limits of all agents together, {part}\n")), "{text}");
+        let text = explain_in(&snapshot, "http://127.0.0.1:8080/own", "GET", &[]).text;
+        assert!(text.contains("9 requests a minute") && !text.contains("share "), "{text}");
+        assert_eq!(dump(&snapshot).contains("agents: "), agents > 0);
+    }
 }
 
 #[test]

@@ -89,7 +89,7 @@ pub use parent_kind::ParentKind;
 pub use password_file::{PasswordFile, PasswordFileError, PasswordHash};
 pub use port::{Mismatch, Port, PortListeners, SpeaksFirst};
 pub use precedence::{Precedence, RouteOrigin, Step};
-pub use rate_limit::{Period, RateKey, RateLimit};
+pub use rate_limit::{Period, RateKey, RateLimit, RateScope};
 pub use remote_key_set::RemoteKeySet;
 pub use request::RequestHead;
 pub use resilience::{

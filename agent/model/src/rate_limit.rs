@@ -15,6 +15,18 @@ pub struct RateLimit {
     /// As many may come at once.
     pub burst: NonZeroU32,
     pub key: RateKey,
+    pub scope: RateScope,
+}
+
+/// The agents that a limit is of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum RateScope {
+    /// Each one.
+    #[default]
+    Node,
+    /// All that are ready, together: each lets its share pass. Approximate, since clients come
+    /// unevenly.
+    Cluster,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -71,10 +83,14 @@ impl fmt::Display for RateLimit {
         };
         write!(f, "{} requests {period}, {} at once", self.requests, self.burst)?;
         match &self.key {
-            RateKey::All => Ok(()),
-            RateKey::ClientAddress => f.write_str(", by client address"),
-            RateKey::Header(name) => write!(f, ", by {name}"),
-            RateKey::Claim(path) => write!(f, ", by claim {}", path.0),
+            RateKey::All => {}
+            RateKey::ClientAddress => f.write_str(", by client address")?,
+            RateKey::Header(name) => write!(f, ", by {name}")?,
+            RateKey::Claim(path) => write!(f, ", by claim {}", path.0)?,
+        }
+        match self.scope {
+            RateScope::Node => Ok(()),
+            RateScope::Cluster => f.write_str(", of all agents together"),
         }
     }
 }

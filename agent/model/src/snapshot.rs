@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use crate::{Backend, Certificate, FrontendKey, HealthCheck, ObjectName, Port, RemoteKeySet, ShardMap};
@@ -24,6 +25,9 @@ pub struct Snapshot {
     pub key_sets: Arc<[Arc<RemoteKeySet>]>,
     /// By TCP port, on all addresses of the node.
     pub health_checks: BTreeMap<u16, HealthCheck>,
+    /// The agents that share limits of scope Cluster, this one among them. `None`: it knows of no
+    /// other.
+    pub agents: Option<NonZeroU32>,
 }
 
 // === impl Snapshot ===

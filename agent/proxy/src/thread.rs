@@ -99,6 +99,7 @@ struct Core {
     tasks: TaskTracker,
     server: Rc<Server>,
     sessions: Rc<Sessions>,
+    rate_limits: Rc<RateLimits>,
 }
 
 /// The parts that every connection passes.
@@ -276,7 +277,7 @@ impl Core {
             StreamForwarder::new(pools.clone(), snapshot.clone(), streams.clone(), access_log.clone(), hops);
         let known_keys = KnownKeys::new(key_sets);
         tokio::task::spawn_local(or_abort(known_keys.clone().follow_forever()));
-        let authenticator = Authenticator::new(passwords, known_keys, rate_limits);
+        let authenticator = Authenticator::new(passwords, known_keys, rate_limits.clone());
         let authorizer = Authorizer { pools: pools.clone(), authenticator, timeout: settings.upstream.auth };
         let forwarder = Forwarder {
             mirrors: Mirrors::new(pools.clone()),
@@ -301,12 +302,14 @@ impl Core {
             tasks,
             server,
             sessions: http_sessions,
+            rate_limits,
         }
     }
 
     fn apply(&self, snapshot: Arc<Snapshot>, acceptors: &mut Acceptors) -> Unserved {
         self.connection_limits.retain(snapshot.frontends.values());
         self.listeners.retain(snapshot.frontends.values());
+        self.rate_limits.share_among(snapshot.agents);
         let mut unserved = Unserved::default();
         match self.settings.sockets {
             SocketMode::Steered => acceptors.open(self, &snapshot),

@@ -22,7 +22,7 @@ use portcullis_model::{
     Action, AllowedNames, AllowedOrigins, ApiKeys, BasicPasswords, ClaimHeader, ClaimPath, ClientKeys, Cors,
     CredentialForwarding, CredentialSource, Credentials, DirectResponse, Expiry, Filter, JwtProvider,
     KeyKinds, KeySet, KeySource, Level, ObjectName, PasswordFile, Period, Protection, RateKey, RateLimit,
-    RequiredClaim, Requirement, TrafficPolicy,
+    RateScope, RequiredClaim, Requirement, TrafficPolicy,
 };
 use serde_json::{Value, json};
 use support::rules::{RuleSpec, rule};
@@ -508,7 +508,7 @@ async fn a_listener_wants_what_its_rules_do_not_give_up() {
 fn limited(requirement: &Requirement, requests: u32) -> Level {
     let requests = requests.try_into().unwrap();
     let key = RateKey::Claim(ClaimPath("sub".into()));
-    let limit = RateLimit { requests, period: Period::Hour, burst: requests, key };
+    let limit = RateLimit { requests, period: Period::Hour, burst: requests, key, scope: RateScope::Node };
     let credentials = [Arc::new(requirement.clone())].into();
     let protection = Protection {
         credentials,

@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use portcullis_model::{
     AccessLog, Admission, BackendProtocol, Balancing, ClientList, ClientRules, GatewayView, HashKey, Level,
-    ListedClients, ObjectName, Period, Protection, RateKey, RateLimit, TrafficPolicy, TrustedProxies, View,
+    ListedClients, ObjectName, Period, Protection, RateKey, RateLimit, RateScope, TrafficPolicy,
+    TrustedProxies, View,
 };
 use portcullis_proxy::{LogOutput, NotAdmitted, Settings};
 use support::origin::Origin;
@@ -133,7 +134,13 @@ async fn the_gateways_lists_and_limits_go_by_the_proxies_that_its_owner_believes
         assert_eq!(status(&world, Via::Http2Tls, listed).await, expected, "{listed}");
     }
     let two = NonZeroU32::new(2).unwrap();
-    let limit = RateLimit { requests: two, period: Period::Hour, burst: two, key: RateKey::ClientAddress };
+    let limit = RateLimit {
+        requests: two,
+        period: Period::Hour,
+        burst: two,
+        key: RateKey::ClientAddress,
+        scope: RateScope::Node,
+    };
     let limited = level(Protection { rate_limits: [limit].into(), ..Protection::by(name()) });
     world.policy = TrafficPolicy::below(Some(limited), Vec::new());
     world.apply().await;
@@ -150,7 +157,13 @@ async fn a_client_that_is_not_let_in_uses_nothing_up() {
     let (mut world, _origin) = World::echo(vec![rule()]).await;
     world.admission = admission(view(ranges(HERE), Some(denying("192.0.2.0/24"))), GatewayView::Shared);
     let one = NonZeroU32::new(1).unwrap();
-    let limit = RateLimit { requests: one, period: Period::Hour, burst: one, key: RateKey::All };
+    let limit = RateLimit {
+        requests: one,
+        period: Period::Hour,
+        burst: one,
+        key: RateKey::All,
+        scope: RateScope::Node,
+    };
     let protection =
         Protection { rate_limits: [limit].into(), ..Protection::by(ObjectName::new("test", "p")) };
     let level = Level { target: "test".into(), protection: Arc::new(protection) };

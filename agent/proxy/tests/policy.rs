@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use http::{HeaderName, StatusCode};
 use portcullis_model::{
     BackendProtocol, ClientList, ClientRules, Level, ObjectName, Period, PolicyState, Protection, RateKey,
-    RateLimit, TrafficPolicy,
+    RateLimit, RateScope, TrafficPolicy,
 };
 use portcullis_proxy::Settings;
 use support::origin::Origin;
@@ -139,7 +139,7 @@ async fn the_smallest_body_of_all_levels_is_the_longest_that_passes() {
 
 fn limit(requests: u32, key: RateKey) -> Protection {
     let requests = NonZeroU32::new(requests).unwrap();
-    let limit = RateLimit { requests, period: Period::Hour, burst: requests, key };
+    let limit = RateLimit { requests, period: Period::Hour, burst: requests, key, scope: RateScope::Node };
     Protection { rate_limits: [limit].into(), ..by_nobody() }
 }
 
@@ -213,7 +213,7 @@ async fn uneven_cores_let_no_more_pass_than_the_rate_allows() {
     const CLIENTS: usize = 4;
     for key in [RateKey::All, RateKey::ClientAddress] {
         let [requests, burst] = [RATE, BURST].map(|number| NonZeroU32::new(number).unwrap());
-        let limit = RateLimit { requests, period: Period::Second, burst, key };
+        let limit = RateLimit { requests, period: Period::Second, burst, key, scope: RateScope::Node };
         let protection = Protection { rate_limits: [limit].into(), ..by_nobody() };
         let (world, _origin) = World::echo(vec![rule().policy(policy(vec![protection]))]).await;
         let begin = Instant::now();
@@ -245,6 +245,30 @@ async fn uneven_cores_let_no_more_pass_than_the_rate_allows() {
         assert!(f64::from(passed) <= most, "{passed} of {asked:?} in {elapsed:?}, {most} at most");
         assert!(passed >= BURST && passed < asked[0] + asked[1], "{passed} of {asked:?}");
     }
+}
+
+#[tokio::test]
+async fn agents_share_a_limit_of_all_and_their_number_gives_nothing_back() {
+    let mut of_all = limit(12, RateKey::ClientAddress);
+    of_all.rate_limits[0].scope = RateScope::Cluster;
+    let each = || limit(12, RateKey::All);
+    let rules = [("/all", of_all), ("/each", each())];
+    let rules = rules.map(|(path, limits)| rule().prefix(path).policy(policy(vec![limits])));
+    let (mut world, _origin) = World::echo(rules.into()).await;
+    for (agents, passed) in [(3, 4), (2, 0), (12, 0), (1, 0)] {
+        world.agents = NonZeroU32::new(agents);
+        world.apply().await;
+        let mut statuses = Vec::new();
+        for via in [Via::Http1, Via::Http2Tls].repeat(3) {
+            statuses.push(status(&world, via, "GET /all").await);
+        }
+        let counted = statuses.iter().filter(|status| **status == 200).count();
+        assert_eq!(counted, passed, "{agents}: {statuses:?}");
+    }
+    for _ in 0..12 {
+        assert_eq!(status(&world, Via::H2c, "GET /each").await, 200);
+    }
+    assert_eq!(status(&world, Via::H2c, "GET /each").await, 429);
 }
 
 /// The owner of a rule loosens nothing that the listener's asks for.

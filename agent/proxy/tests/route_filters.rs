@@ -11,7 +11,7 @@ use http::{HeaderValue, StatusCode};
 use portcullis_model::{
     Action, BackendProtocol, BackendTarget, ClientList, ClientRules, DirectResponse, Filter, HeaderTemplates,
     Level, Limits, ListenerFilter, ObjectName, PathPart, PathSubstitution, Period, Protection, RateKey,
-    RateLimit, Split, Template, TemplatePart, TrafficPolicy, Variable, WeightedBackend,
+    RateLimit, RateScope, Split, Template, TemplatePart, TrafficPolicy, Variable, WeightedBackend,
 };
 use regex::bytes::Regex;
 use support::auth::{HttpAuthService, filter, only, over_http};
@@ -302,7 +302,13 @@ async fn responses_are_for_those_whom_policies_let_pass() {
     let list = ClientList { deny, ..ClientList::default() };
     let denied = policy(Protection { clients: Some(ClientRules::new(vec![list])), ..by() });
     let requests = NonZeroU32::new(2).unwrap();
-    let rate = RateLimit { requests, period: Period::Hour, burst: requests, key: RateKey::All };
+    let rate = RateLimit {
+        requests,
+        period: Period::Hour,
+        burst: requests,
+        key: RateKey::All,
+        scope: RateScope::Node,
+    };
     let limited = policy(Protection { rate_limits: [rate].into(), ..by() });
     let target = BackendTarget::Respond(response(200, "x"));
     let share = WeightedBackend { weight: 1, target, filters: Vec::new() };

@@ -149,6 +149,8 @@ pub struct TrafficPolicyRateLimits {
     pub key: Option<TrafficPolicyRateLimitsKey>,
     pub per: String,
     pub requests: i32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scope: Option<String>,
 }
 
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]

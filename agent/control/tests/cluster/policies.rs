@@ -342,6 +342,11 @@ async fn the_api_server_refuses_traffic_policies_that_mean_nothing() {
         ),
         ("rateLimits[0].requests", limits(vec![limit(1, "Minute")]), limits(vec![limit(0, "Minute")])),
         ("rateLimits[0].per", limits(vec![limit(1, "Second")]), limits(vec![limit(1, "Day")])),
+        (
+            "rateLimits[0].scope",
+            limits(vec![json!({"requests": 1, "per": "Hour", "scope": "Cluster"})]),
+            limits(vec![json!({"requests": 1, "per": "Hour", "scope": "Global"})]),
+        ),
         ("spec.rateLimits", limits(vec![limit(1, "Hour"); 8]), limits(vec![limit(1, "Hour"); 9])),
         (
             "header is for type Header",

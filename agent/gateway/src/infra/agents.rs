@@ -91,6 +91,11 @@ impl Agents {
         self.0.iter()
     }
 
+    /// The number of nodes whose agent is ready.
+    pub fn ready(&self) -> usize {
+        self.0.values().filter(|agent| agent.state == AgentState::Ready).count()
+    }
+
     /// The addresses of nodes whose agent is ready, as many as a status has room for.
     pub fn ready_addresses(&self) -> Vec<IpAddr> {
         let ready = self.0.values().filter(|agent| agent.state == AgentState::Ready);

@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 
 use portcullis_api::types::trafficpolicies::{TrafficPolicyRateLimits, TrafficPolicyRateLimitsKey};
-use portcullis_model::{ClaimPath, Period, RateKey, RateLimit};
+use portcullis_model::{ClaimPath, Period, RateKey, RateLimit, RateScope};
 
 /// The most that a policy has. The schema says so, too.
 const MOST_LIMITS: usize = 8;
@@ -45,7 +45,12 @@ fn limit(written: &TrafficPolicyRateLimits) -> Result<RateLimit, String> {
         return Err(format!("burst is {burst}, which takes more than a day to come back: write less"));
     }
     let key = written.key.as_ref().map_or(Ok(RateKey::All), key)?;
-    Ok(RateLimit { requests, period, burst, key })
+    let scope = match written.scope.as_deref() {
+        None | Some("Node") => RateScope::Node,
+        Some("Cluster") => RateScope::Cluster,
+        Some(other) => return Err(format!("scope is {other:?}: write Node or Cluster")),
+    };
+    Ok(RateLimit { requests, period, burst, key, scope })
 }
 
 fn key(written: &TrafficPolicyRateLimitsKey) -> Result<RateKey, String> {
@@ -95,6 +100,11 @@ mod tests {
                 json!({"requests": 1, "per": "Second", "key": {"type": "Claim", "claim": "sub"}}),
                 "1 requests a second, 1 at once, by claim sub",
             ),
+            (
+                json!({"requests": 9, "per": "Hour", "scope": "Cluster", "key": {"type": "ClientAddress"}}),
+                "9 requests an hour, 9 at once, by client address, of all agents together",
+            ),
+            (json!({"requests": 9, "per": "Hour", "scope": "Node"}), "9 requests an hour, 9 at once"),
         ] {
             assert_eq!(read(limit).as_deref(), Ok(expected));
         }
@@ -107,6 +117,10 @@ mod tests {
             (json!({"requests": 1, "per": "Second", "burst": -1}), "burst is -1"),
             (json!({"requests": 1, "per": "Day"}), "per is \"Day\""),
             (json!({"requests": 1, "per": "Hour", "burst": 25}), "more than a day"),
+            (
+                json!({"requests": 1, "per": "Hour", "scope": "Global"}),
+                "scope is \"Global\": write Node or Cluster",
+            ),
             (json!({"requests": 1, "per": "Hour", "key": {"type": "Claim"}}), "write its name as key.claim"),
             (json!({"requests": 1, "per": "Hour", "key": {"type": "Cookie"}}), "key.type is \"Cookie\""),
             (

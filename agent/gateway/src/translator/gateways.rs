@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use portcullis_api::types::gateways::{Gateway, GatewayStatusAddresses};
@@ -106,6 +107,15 @@ pub(super) struct Sources<'s> {
     pub(super) objects: &'s Objects,
     pub(super) settings: &'s Settings,
     pub(super) observations: &'s Observations,
+}
+
+// === impl MergedGateway ===
+
+impl MergedGateway {
+    /// The pods that it is to have of its own; `None` if that is an autoscaler's to say.
+    pub(super) fn pods(&self) -> Option<NonZeroU32> {
+        self.parameters.replicas.and_then(|replicas| u32::try_from(replicas).ok()).and_then(NonZeroU32::new)
+    }
 }
 
 // === impl Gateways ===

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use portcullis_api::{GATEWAY_GROUP, Kind, ObjectKey};
-use portcullis_model::{Level, ObjectName, ParentKind, RemoteKeySet, RuleId, TrafficPolicy};
+use portcullis_model::{Level, ObjectName, ParentKind, RateScope, RemoteKeySet, RuleId, TrafficPolicy};
 
 use super::auth_services::AuthServices;
 use super::changes::ChangedObjects;
@@ -32,6 +32,8 @@ pub(super) struct TrafficPolicies {
     /// Their contents.
     parsed: Parsed,
     remote: RemoteKeySets,
+    /// Those with limits of all agents together.
+    sharing: BTreeSet<ObjectName>,
     auth_services: AuthServices,
     /// True if there may be policies that cannot be read.
     are_unread: bool,
@@ -64,6 +66,16 @@ impl TrafficPolicies {
         self.are_unread
     }
 
+    /// True if the number of agents matters.
+    pub(super) fn are_sharing(&self) -> bool {
+        !self.sharing.is_empty()
+    }
+
+    /// True if the policy has limits of all agents together.
+    pub(super) fn is_sharing(&self, policy: &ObjectName) -> bool {
+        self.sharing.contains(policy)
+    }
+
     pub(super) fn update(
         &mut self,
         changed: &ChangedObjects,
@@ -88,6 +100,12 @@ impl TrafficPolicies {
             let holders = policy.map(|policy| credentials::references(&name.namespace, &policy.spec));
             let mut sources = Holders { objects, parsed: &mut self.parsed, remote: &remote };
             let now = policy.map(|policy| declared(&name, policy, &mut sources, auth));
+            let terms = now.as_ref().map(|declared| &declared.terms.protection);
+            let mut limits = terms.into_iter().flat_map(|protection| &protection.rate_limits);
+            match limits.any(|limit| limit.scope == RateScope::Cluster) {
+                true => drop(self.sharing.insert(name.clone())),
+                false => drop(self.sharing.remove(&name)),
+            }
             self.policies.replace(&name, now, &mut targeted);
             self.refer(&name, holders.unwrap_or_default());
             now_changed.policies.insert(name);

@@ -2,6 +2,7 @@
 //! is left from scratch.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU32;
 
 use portcullis_api::{Change, Kind, Object, ObjectKey, Objects};
 use portcullis_gateway::infra::{DesiredObjects, GeneratedKind};
@@ -95,7 +96,7 @@ impl Followed {
 #[derive(Default)]
 struct Observed {
     assigned: Assigned,
-    others: [Option<Feedback>; 8],
+    others: [Option<Feedback>; 9],
 }
 
 impl Observed {
@@ -110,6 +111,7 @@ impl Observed {
             Feedback::Unread(_) => self.others[5] = Some(feedback),
             Feedback::OwnAddresses(_) => self.others[6] = Some(feedback),
             Feedback::Names(_) => self.others[7] = Some(feedback),
+            Feedback::Agents(_) => self.others[8] = Some(feedback),
         }
     }
 }
@@ -179,6 +181,34 @@ fn deleting_everything_leaves_nothing() {
         view(&translator),
         json!({"snapshot": {"frontends": {}, "backends": {}}, "statuses": {}, "problems": {}})
     );
+}
+
+/// Snapshots without limits that are shared do without it.
+#[test]
+fn agents_know_their_number_and_pods_that_of_their_gateway() {
+    let gateway = json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway",
+        "metadata": {"name": "one", "namespace": "infra"},
+        "spec": {"gatewayClassName": "portcullis", "listeners": [{"name": "l", "port": 80, "protocol": "HTTP"}],
+            "infrastructure": {"parametersRef":
+                {"group": "portcullis.dev", "kind": "GatewayParameters", "name": "pods"}}}});
+    let parameters = json!({"apiVersion": "portcullis.dev/v1alpha1", "kind": "GatewayParameters",
+        "metadata": {"name": "pods", "namespace": "infra"},
+        "spec": {"mode": "Dedicated", "dedicated": {"replicas": 4}}});
+    let policy = support::object(json!({"apiVersion": "portcullis.dev/v1alpha1", "kind": "TrafficPolicy",
+        "metadata": {"name": "shared", "namespace": "infra"},
+        "spec": {"targetRefs": [{"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "one"}],
+            "rateLimits": [{"requests": 1, "per": "Hour", "scope": "Cluster"}]}}));
+    let objects: Vec<_> =
+        support::base().into_iter().chain([gateway, parameters].map(support::object)).collect();
+    let one = ObjectName::new("infra", "one");
+    for (role, number) in [(AgentRole::Node, 3), (AgentRole::Dedicated(one), 4)] {
+        let mut translator = Translator::new(Settings { role, ..support::settings() });
+        translator.observe(Feedback::Agents(NonZeroU32::new(3)));
+        let mut agents = |change: Vec<Change>| translator.apply(change).snapshot.agents.map(NonZeroU32::get);
+        assert_eq!(agents(objects.iter().cloned().map(Change::Set).collect()), None);
+        assert_eq!(agents(vec![Change::Set(policy.clone())]), Some(number));
+        assert_eq!(agents(vec![Change::Delete(policy.key())]), None);
+    }
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use portcullis_api::{Change, Kind, Object, Objects};
@@ -37,7 +38,7 @@ pub(crate) fn change() -> impl Strategy<Value = Change> {
 pub(crate) fn feedback() -> impl Strategy<Value = Vec<Feedback>> {
     any::<u64>().prop_map(|seed| {
         let mut dice = Dice(seed);
-        match dice.roll(12) {
+        match dice.roll(13) {
             0 | 1 => vec![Feedback::Assigned(assigned(&mut dice))],
             2 => vec![Feedback::Unserved(unserved(&mut dice))],
             3 => vec![Feedback::Unprovisioned(unprovisioned(&mut dice))],
@@ -49,6 +50,7 @@ pub(crate) fn feedback() -> impl Strategy<Value = Vec<Feedback>> {
             7 => vec![Feedback::Unread(BTreeSet::new())],
             8 => vec![Feedback::OwnAddresses(own_addresses(&mut dice))],
             10 => vec![Feedback::Names(names(&mut dice))],
+            11 => vec![Feedback::Agents(NonZeroU32::new(dice.roll(3) as u32))],
             9 => vec![Feedback::NodeAddresses(own_addresses(&mut dice).into_iter().collect())],
             _ => Vec::new(),
         }
@@ -544,7 +546,10 @@ fn traffic_policy(namespace: &str, dice: &mut Dice) -> Value {
         json!({"protocol": dice.pick(&["HTTP", "GRPC"]), "backendRef": {"name": dice.pick(&["v", "w"]),
             "namespace": dice.maybe(|dice| json!(dice.pick(&NAMESPACES))), "port": 80}})
     });
-    let content = json!({"spec": {"targetRefs": targets, "maxRequestBody": most, "deny": deny,
+    let limits = dice.maybe(|dice| {
+        json!([{"requests": 1, "per": "Hour", "scope": dice.pick(&["Node", "Cluster", "Cluster", "Zone"])}])
+    });
+    let content = json!({"spec": {"targetRefs": targets, "maxRequestBody": most, "deny": deny, "rateLimits": limits,
         "basic": basic, "jwt": jwt, "compression": compression, "externalAuth": auth}});
     manifest("portcullis.dev/v1alpha1", "TrafficPolicy", namespace, name, dice, content)
 }

@@ -10,14 +10,15 @@ use std::array;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
+use std::num::NonZeroU32;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
 use http::header::{HeaderName, RETRY_AFTER};
 use http::{HeaderMap, HeaderValue};
-use portcullis_model::{Believer, ClaimLimit, ObjectName, RateKey, RateLimit, TrafficPolicy};
+use portcullis_model::{Believer, ClaimLimit, ObjectName, RateKey, RateLimit, RateScope, TrafficPolicy};
 
 /// Limits from which on those are looked for that no policy needs.
 const MANY: usize = 64;
@@ -33,6 +34,8 @@ const BLOCKS: usize = 128;
 /// Times are in sixteenths of a microsecond, and leave twelve bits to tell keys of one set apart.
 const SECOND: u64 = 16_000_000;
 const TIME: u64 = (1 << 52) - 1;
+/// More agents than that take themselves for as many: times would not have room for more.
+const MOST_AGENTS: u32 = 10_000;
 
 const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
@@ -42,6 +45,8 @@ const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy"
 pub(crate) struct SharedRateLimits {
     start: Instant,
     limiters: Arc<Mutex<Limiters>>,
+    /// Those that limits of scope Cluster are divided by.
+    agents: Arc<AtomicU32>,
 }
 
 #[derive(Debug)]
@@ -74,11 +79,22 @@ type OfClaims = (Arc<[ClaimLimit]>, Rc<[Arc<Limiter>]>);
 #[derive(Debug)]
 struct Limiter {
     limit: RateLimit,
+    /// The time in which a token comes, and as many as a bucket has room for: of all agents that
+    /// share the limit.
+    interval: u64,
+    burst: u64,
+    agents: Arc<AtomicU32>,
+    buckets: Buckets,
+}
+
+/// The share of a limit that is this agent's. A bucket's time to be full again stays what it is
+/// when there are other shares, so that nothing of what was taken is given back.
+#[derive(Clone, Copy)]
+struct Share {
     /// The time in which a token comes.
     interval: u64,
     /// The time in which an empty bucket fills.
     depth: u64,
-    buckets: Buckets,
 }
 
 #[derive(Debug)]
@@ -123,7 +139,8 @@ impl Exhausted {
 impl Default for SharedRateLimits {
     fn default() -> Self {
         let limiters = Limiters { by_identity: HashMap::new(), most: MANY };
-        Self { start: Instant::now(), limiters: Arc::new(Mutex::new(limiters)) }
+        let agents = Arc::new(AtomicU32::new(1));
+        Self { start: Instant::now(), limiters: Arc::new(Mutex::new(limiters)), agents }
     }
 }
 
@@ -145,7 +162,12 @@ impl SharedRateLimits {
             limiters.by_identity.retain(|_, it| Arc::strong_count(it) > 1 || it.is_in_use(now));
             limiters.most = MANY.max(2 * limiters.by_identity.len());
         }
-        limiters.by_identity.entry(identity).or_insert_with(|| Arc::new(Limiter::new(limit))).clone()
+        let agents = match limit.scope {
+            RateScope::Node => Arc::new(AtomicU32::new(1)),
+            RateScope::Cluster => self.agents.clone(),
+        };
+        let limiter = || Arc::new(Limiter::new(limit, agents));
+        limiters.by_identity.entry(identity).or_insert_with(limiter).clone()
     }
 }
 
@@ -154,6 +176,11 @@ impl SharedRateLimits {
 impl RateLimits {
     pub(crate) fn new(shared: SharedRateLimits) -> Self {
         Self { shared, by_policy: RefCell::default(), by_claim: RefCell::default() }
+    }
+
+    /// Divides limits of scope Cluster by so many agents, on all cores.
+    pub(crate) fn share_among(&self, agents: Option<NonZeroU32>) {
+        self.shared.agents.store(agents.map_or(1, NonZeroU32::get).min(MOST_AGENTS), Relaxed);
     }
 
     /// Takes a request from each limit but those by claim, the narrowest level's first: what that
@@ -223,7 +250,7 @@ impl RateLimits {
 // === impl Limiter ===
 
 impl Limiter {
-    fn new(limit: &RateLimit) -> Self {
+    fn new(limit: &RateLimit, agents: Arc<AtomicU32>) -> Self {
         // Rounded up: more than the rate is never let in.
         let interval = (u64::from(limit.period.seconds()) * SECOND).div_ceil(u64::from(limit.requests.get()));
         let buckets = match limit.key {
@@ -233,14 +260,22 @@ impl Limiter {
                 blocks: (0..BLOCKS).map(|_| OnceLock::new()).collect(),
             },
         };
-        Self { interval, depth: interval * u64::from(limit.burst.get()), buckets, limit: limit.clone() }
+        Self { interval, burst: limit.burst.get().into(), agents, buckets, limit: limit.clone() }
+    }
+
+    /// Each agent lets one come at once at least, be the burst smaller than their number.
+    fn share(&self) -> Share {
+        let agents = u64::from(self.agents.load(Relaxed));
+        let interval = self.interval * agents;
+        Share { interval, depth: interval * (self.burst / agents).max(1) }
     }
 
     fn take(&self, now: u64, key: impl Fn(&RateKey) -> Vec<u8>) -> Result<(), Exhausted> {
+        let share = self.share();
         let taken = match &self.buckets {
-            Buckets::One(bucket) => self.move_bucket(bucket, 0, now),
+            Buckets::One(bucket) => share.move_bucket(bucket, 0, now),
             Buckets::ByKey { hasher, blocks } => {
-                self.take_by(hasher.hash_one(key(&self.limit.key)), blocks, now)
+                share.take_by(hasher.hash_one(key(&self.limit.key)), blocks, now)
             }
         };
         taken.map_err(|wait| Exhausted {
@@ -250,6 +285,22 @@ impl Limiter {
         })
     }
 
+    /// True if a bucket is not full.
+    fn is_in_use(&self, now: u64) -> bool {
+        let is_used = |bucket: &AtomicU64| bucket.load(Relaxed) & TIME > now;
+        match &self.buckets {
+            Buckets::One(bucket) => is_used(bucket),
+            Buckets::ByKey { blocks, .. } => {
+                let sets = blocks.iter().filter_map(OnceLock::get).flat_map(|block| block.iter());
+                sets.flatten().any(is_used)
+            }
+        }
+    }
+}
+
+// === impl Share ===
+
+impl Share {
     fn take_by(&self, hash: u64, blocks: &[Block], now: u64) -> Result<(), u64> {
         let at = (hash & TIME) as usize % (BLOCKS * SETS_OF_A_BLOCK);
         let block = blocks[at / SETS_OF_A_BLOCK].get_or_init(|| Box::new(array::from_fn(|_| Set::default())));
@@ -292,18 +343,6 @@ impl Limiter {
             }
         }
     }
-
-    /// True if a bucket is not full.
-    fn is_in_use(&self, now: u64) -> bool {
-        let is_used = |bucket: &AtomicU64| bucket.load(Relaxed) & TIME > now;
-        match &self.buckets {
-            Buckets::One(bucket) => is_used(bucket),
-            Buckets::ByKey { blocks, .. } => {
-                let sets = blocks.iter().filter_map(OnceLock::get).flat_map(|block| block.iter());
-                sets.flatten().any(is_used)
-            }
-        }
-    }
 }
 
 #[cfg(test)]
@@ -317,7 +356,12 @@ mod tests {
 
     fn limiter(requests: u32, period: Period, burst: u32, key: RateKey) -> Limiter {
         let [requests, burst] = [requests, burst].map(|it| NonZeroU32::new(it).unwrap());
-        Limiter::new(&RateLimit { requests, period, burst, key })
+        let limit = RateLimit { requests, period, burst, key, scope: RateScope::Node };
+        Limiter::new(&limit, Arc::new(AtomicU32::new(1)))
+    }
+
+    fn of_agents(number: u32, limiter: &Limiter) {
+        limiter.agents.store(number, Relaxed);
     }
 
     /// Requests of a key that pass, of so many at one moment.
@@ -346,6 +390,34 @@ mod tests {
         assert_eq!(exhausted, Exhausted { requests: 6, period_seconds: 60, wait_seconds: 10 });
         assert!(limiter.take(11 * SECOND - 1, |_| Vec::new()).is_err());
         assert!(limiter.take(11 * SECOND, |_| Vec::new()).is_ok());
+    }
+
+    #[test]
+    fn agents_have_a_share_each_and_never_more_than_all_of_it_together() {
+        for (agents, burst, at_once) in [(1, 10, 10), (3, 10, 3), (10, 10, 1), (16, 10, 1)] {
+            let limiter = limiter(40, Period::Second, burst, RateKey::All);
+            of_agents(agents, &limiter);
+            assert_eq!(passed(&limiter, "", SECOND, 100), at_once, "{agents}");
+            let moments = 1..=100 * 40;
+            let passed: usize = moments.map(|at| passed(&limiter, "", SECOND + at * SECOND / 40, 2)).sum();
+            let all = passed * agents as usize;
+            assert!(all <= 4000 && all > 4000 - 2 * agents as usize, "{agents}: {passed}");
+        }
+    }
+
+    #[test]
+    fn another_number_of_agents_gives_nothing_back() {
+        for key in [RateKey::All, RateKey::ClientAddress] {
+            let limiter = limiter(1, Period::Hour, 12, key);
+            assert_eq!(passed(&limiter, "a", SECOND, 20), 12);
+            for agents in [2, 3, 12, 1, 4, 1] {
+                of_agents(agents, &limiter);
+                assert_eq!(passed(&limiter, "a", 2 * SECOND, 20), 0, "{agents}");
+            }
+            // A half of what has come since is one's of two.
+            of_agents(2, &limiter);
+            assert_eq!(passed(&limiter, "a", (4 * 3600 + 1) * SECOND, 20), 2);
+        }
     }
 
     #[test]

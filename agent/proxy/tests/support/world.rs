@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -37,6 +38,8 @@ pub struct World {
     pub admission: Arc<Admission>,
     /// To be fetched.
     pub key_sets: Vec<Arc<RemoteKeySet>>,
+    /// Those that are ready.
+    pub agents: Option<NonZeroU32>,
     generation: u64,
 }
 
@@ -73,6 +76,7 @@ impl World {
             policy: None,
             admission: Arc::default(),
             key_sets: Vec::new(),
+            agents: None,
             generation: 0,
         }
     }
@@ -140,6 +144,7 @@ impl World {
             }
         }
         snapshot.client_certificates.clone_from(&self.client_certificates);
+        snapshot.agents = self.agents;
         snapshot.key_sets = self.key_sets.as_slice().into();
         for backend in &self.backends {
             snapshot.backends.insert(backend.name.0.clone(), Arc::new(backend.clone()));
