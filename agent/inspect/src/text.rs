@@ -127,6 +127,7 @@ pub(crate) fn policy_texts(policy: &TrafficPolicy) -> Vec<String> {
             credentials,
             external_auth,
             compression,
+            grpc_web,
             ..
         } = &*level.protection;
         let closed = (*state == PolicyState::Closed)
@@ -137,9 +138,10 @@ pub(crate) fn policy_texts(policy: &TrafficPolicy) -> Vec<String> {
         let credentials = credentials.iter().map(ToString::to_string);
         let external_auth = external_auth.iter().map(ToString::to_string);
         let compression = compression.as_ref().map(|compression| format!("compression {compression}"));
-        let texts = [closed, clients, bodies].into_iter().flatten();
-        let texts: Vec<_> =
-            texts.chain(limits).chain(credentials).chain(external_auth).chain(compression).collect();
+        let grpc_web = grpc_web.map(|grpc_web| format!("gRPC-Web {grpc_web}"));
+        let protecting = [closed, clients, bodies].into_iter().flatten();
+        let protecting = protecting.chain(limits).chain(credentials).chain(external_auth);
+        let texts: Vec<_> = protecting.chain(compression).chain(grpc_web).collect();
         format!("{level}: {}", texts.join("; "))
     };
     policy.levels.iter().map(text).collect()

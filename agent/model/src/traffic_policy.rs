@@ -5,8 +5,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::{
-    Authentication, Believer, ClaimLimit, ClientRules, Compression, ExternalAuth, ObjectName, RateKey,
-    RateLimit, Requirement,
+    Authentication, Believer, ClaimLimit, ClientRules, Compression, ExternalAuth, GrpcWeb, ObjectName,
+    RateKey, RateLimit, Requirement,
 };
 
 /// The policies of a listener (its own, those of the object that defines it, and of the Gateway
@@ -27,6 +27,8 @@ pub struct TrafficPolicy {
     pub external_auth: Box<[Arc<ExternalAuth>]>,
     /// The compression of the most specific level that has one.
     pub compression: Option<Arc<Compression>>,
+    /// The way of gRPC-Web by the most specific level that says so.
+    pub grpc_web: Option<GrpcWeb>,
 }
 
 /// A policy in force for a target.
@@ -54,6 +56,8 @@ pub struct Protection {
     pub external_auth: Option<Arc<ExternalAuth>>,
     /// It protects from nothing: a more specific level takes its place.
     pub compression: Option<Arc<Compression>>,
+    /// Nor does this.
+    pub grpc_web: Option<GrpcWeb>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -76,6 +80,7 @@ impl TrafficPolicy {
         let external_auth =
             levels.iter().filter_map(|level| level.protection.external_auth.clone()).collect();
         let compression = levels.iter().rev().find_map(|level| level.protection.compression.clone());
+        let grpc_web = levels.iter().rev().find_map(|level| level.protection.grpc_web);
         if levels.is_empty() {
             return None;
         }
@@ -88,6 +93,7 @@ impl TrafficPolicy {
             authentication,
             external_auth,
             compression,
+            grpc_web,
         }))
     }
 
@@ -146,6 +152,7 @@ impl Protection {
             credentials: Box::default(),
             external_auth: None,
             compression: None,
+            grpc_web: None,
         }
     }
 }

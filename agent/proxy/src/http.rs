@@ -18,6 +18,7 @@ pub(crate) mod edge;
 pub(crate) mod encoder;
 pub(crate) mod forward;
 pub(crate) mod grpc;
+pub(crate) mod grpc_web;
 pub(crate) mod headers;
 pub(crate) mod loops;
 pub(crate) mod path;

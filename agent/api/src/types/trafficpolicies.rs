@@ -25,6 +25,8 @@ pub struct TrafficPolicySpec {
     pub deny: Option<Vec<String>>,
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "externalAuth")]
     pub external_auth: Option<ExternalAuth>,
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "grpcWeb")]
+    pub grpc_web: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub jwt: Option<TrafficPolicyJwt>,
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "maxRequestBody")]

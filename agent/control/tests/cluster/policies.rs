@@ -404,6 +404,7 @@ async fn the_api_server_refuses_traffic_policies_that_mean_nothing() {
         ),
         ("compression.algorithms", compression(&[], 0), with(json!({"compression": {"minLength": 1}}))),
         ("compression.minLength", compression(&["gzip"], 0), compression(&["gzip"], -1)),
+        ("spec.grpcWeb", with(json!({"grpcWeb": "Pass"})), with(json!({"grpcWeb": "translate"}))),
     ];
     schema::tell_apart("TrafficPolicy", rows.into_iter().chain(credentials())).await;
 }

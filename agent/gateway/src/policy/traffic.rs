@@ -7,8 +7,8 @@ use std::sync::Arc;
 use portcullis_api::Kind;
 use portcullis_api::types::trafficpolicies::{TrafficPolicy, TrafficPolicyCompression, TrafficPolicySpec};
 use portcullis_model::{
-    ClientList, ClientRules, Coding, Compression, ExternalAuth, Level, ObjectName, PolicyState, Protection,
-    RateKey, RateLimit,
+    ClientList, ClientRules, Coding, Compression, ExternalAuth, GrpcWeb, Level, ObjectName, PolicyState,
+    Protection, RateKey, RateLimit,
 };
 
 use super::credentials::{self, Holders};
@@ -61,6 +61,7 @@ impl Terms {
         let limits = limits.and_then(|limits| not_written(limits, &credentials::written(spec)));
         let limits = limits.and_then(|limits| with_tokens(limits, spec));
         let compression = spec.compression.as_ref().map(compression).transpose();
+        let grpc_web = spec.grpc_web.as_deref().map(grpc_web).transpose();
         let external_auth = auth.map_err(|fault| fault.within("externalAuth").message);
         let faults = [
             allow.clone().err(),
@@ -68,6 +69,7 @@ impl Terms {
             most_body_bytes.clone().err(),
             limits.clone().err(),
             compression.clone().err(),
+            grpc_web.clone().err(),
             external_auth.clone().err(),
         ];
         let credentials = credentials::requirements(&name.namespace, spec, holders);
@@ -81,7 +83,8 @@ impl Terms {
             Ok(credentials),
             Ok(external_auth),
             Ok(compression),
-        ) = (allow, deny, most_body_bytes, limits, credentials, external_auth, compression)
+            Ok(grpc_web),
+        ) = (allow, deny, most_body_bytes, limits, credentials, external_auth, compression, grpc_web)
         else {
             let message = format!(
                 "{}; until that is right, no request passes at what the policy is about",
@@ -98,6 +101,7 @@ impl Terms {
             credentials,
             external_auth: external_auth.map(Arc::new),
             compression: compression.map(Arc::new),
+            grpc_web,
             ..Protection::by(name.clone())
         };
         Ok(Self { protection: Arc::new(protection) })
@@ -164,6 +168,11 @@ fn compression(written: &TrafficPolicyCompression) -> Result<Compression, String
     Ok(Compression { codings, least_bytes })
 }
 
+fn grpc_web(written: &str) -> Result<GrpcWeb, String> {
+    let known = GrpcWeb::ALL.into_iter().find(|grpc_web| grpc_web.name() == written);
+    known.ok_or_else(|| format!("grpcWeb: {written:?}: write Translate or Pass"))
+}
+
 #[cfg(test)]
 mod tests {
     use portcullis_api::Objects;
@@ -203,6 +212,7 @@ mod tests {
             ),
             (json!({"compression": {"algorithms": ["deflate"]}}), "\"deflate\": write br, gzip or zstd"),
             (json!({"compression": {"algorithms": [], "minLength": -1}}), "compression.minLength is -1"),
+            (json!({"grpcWeb": "translate"}), "grpcWeb: \"translate\": write Translate or Pass"),
             (
                 json!({"rateLimits": [{"requests": 1, "per": "Hour", "key": {"type": "Header", "header": "X-User"}}],
                     "externalAuth": {"protocol": "HTTP", "backendRef": {"name": "auth", "port": 80},

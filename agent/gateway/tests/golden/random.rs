@@ -549,8 +549,9 @@ fn traffic_policy(namespace: &str, dice: &mut Dice) -> Value {
     let limits = dice.maybe(|dice| {
         json!([{"requests": 1, "per": "Hour", "scope": dice.pick(&["Node", "Cluster", "Cluster", "Zone"])}])
     });
+    let grpc_web = dice.maybe(|dice| json!(dice.pick(&["Translate", "Pass", "Both"])));
     let content = json!({"spec": {"targetRefs": targets, "maxRequestBody": most, "deny": deny, "rateLimits": limits,
-        "basic": basic, "jwt": jwt, "compression": compression, "externalAuth": auth}});
+        "basic": basic, "jwt": jwt, "compression": compression, "grpcWeb": grpc_web, "externalAuth": auth}});
     manifest("portcullis.dev/v1alpha1", "TrafficPolicy", namespace, name, dice, content)
 }
 

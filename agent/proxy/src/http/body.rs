@@ -1,7 +1,8 @@
 //! Response bodies as the HTTP library takes them: nothing, a line of our own, or what the backend
-//! sends, passed on frame by frame or [compressed].
+//! sends, passed on frame by frame, [compressed], or as [gRPC-Web](grpc_web).
 
 mod compressed;
+mod grpc_web;
 
 use std::io;
 use std::mem;
@@ -15,8 +16,10 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use crate::client::exchange::Exchange;
 use crate::client::progress::Awaited;
 use crate::http::body::compressed::CompressedBody;
+use crate::http::body::grpc_web::GrpcWebBody;
 use crate::http::encoder::Encoder;
 use crate::http::grpc::{self, Call, EndsBy};
+use crate::http::grpc_web::Format;
 use crate::log::record::Record;
 use crate::upstream::endpoint::{ResponseBody, UpstreamError};
 
@@ -35,6 +38,7 @@ pub(crate) enum Content {
     Text(Option<Bytes>),
     Upstream(Box<UpstreamBody>),
     Compressed(Box<CompressedBody>),
+    GrpcWeb(Box<GrpcWebBody>),
 }
 
 pub(crate) struct UpstreamBody {
@@ -66,6 +70,8 @@ pub(crate) enum BodyError {
     Encoding(#[from] io::Error),
     #[error("the rule's request time-out ended the response")]
     Timeout,
+    #[error("a message of the response breaks off before the trailers")]
+    Message,
 }
 
 // === impl Body ===
@@ -112,6 +118,7 @@ impl http_body::Body for Body {
             Content::Text(text) => Ok(text.take().map(|text| Ok(Frame::data(text)))),
             Content::Upstream(upstream) => read(exchange, cx, |cx, room| upstream.poll(cx, room)),
             Content::Compressed(body) => read(exchange, cx, |cx, room| body.poll(cx, room)),
+            Content::GrpcWeb(body) => read(exchange, cx, |cx, room| body.poll(cx, room)),
         };
         let frame = match polled {
             Ok(frame) => frame,
@@ -138,6 +145,7 @@ impl http_body::Body for Body {
             Content::Text(text) => text.is_none(),
             Content::Upstream(upstream) => upstream.incoming.is_none(),
             Content::Compressed(body) => body.is_over(),
+            Content::GrpcWeb(body) => body.is_over(),
         }
     }
 
@@ -147,7 +155,7 @@ impl http_body::Body for Body {
             Content::Upstream(upstream) => {
                 upstream.incoming.as_ref().map_or(SizeHint::with_exact(0), ResponseBody::size_hint)
             }
-            Content::Compressed(_) => SizeHint::default(),
+            Content::Compressed(_) | Content::GrpcWeb(_) => SizeHint::default(),
         }
     }
 }
@@ -192,11 +200,20 @@ impl Content {
         };
     }
 
+    /// Makes what the backend sends of gRPC one of gRPC-Web.
+    pub(crate) fn translate(&mut self, format: Format) {
+        *self = match mem::replace(self, Self::Text(None)) {
+            Self::Upstream(upstream) => Self::GrpcWeb(Box::new(GrpcWebBody::new(*upstream, format))),
+            other => other,
+        };
+    }
+
     /// A body whose bytes count as held. What a short one is compressed to may be longer.
     fn counted(&self) -> Option<&UpstreamBody> {
         match self {
             Self::Upstream(upstream) => (upstream.size == Size::Large).then_some(&**upstream),
             Self::Compressed(body) => Some(body.upstream()),
+            Self::GrpcWeb(body) => Some(body.upstream()),
             Self::Text(_) => None,
         }
     }

@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-use http::{StatusCode, Version, header};
+use http::{HeaderValue, StatusCode, Version, header};
 use tokio::time::timeout_at;
 use tokio_util::task::TaskTracker;
 
@@ -13,6 +13,7 @@ use crate::core::head::KnownField;
 use crate::core::log_limit::LogLimit;
 use crate::core::reason::Reason;
 use crate::http::body::{Content, Deadline};
+use crate::http::grpc_web::GrpcWebCall;
 use crate::http::plan::{ForwardPlan, Passage};
 use crate::http::sender;
 use crate::http::upgrade::{self, Over};
@@ -63,19 +64,28 @@ impl Forwarder {
             }
         };
         let deadline = plan.deadline(passage.call);
+        let pools = self.pools.serving(passage.listener);
+        // gRPC is a matter of HTTP/2.
+        let web = passage.call.and_then(|call| call.web).filter(|_| pools.may_speak_http2(plan.name));
         if let Some(target) = plan.target(parts) {
             parts.uri = target.into();
         }
+        if let Some(web) = web {
+            web.edit_request(&mut outgoing)?;
+        }
+        let parts = &mut outgoing.parts;
         // Before filters can change the fields that list it.
         let address = sender::client(&parts.headers, passage.proxies, client.peer.ip());
         let upgrade = switch.as_ref().map(|switch| &switch.protocol);
         plan.edit_request(&mut parts.headers, client, passage, upgrade);
+        if web.is_some() {
+            parts.headers.insert(header::TE, HeaderValue::from_static("trailers"));
+        }
         outgoing.upload.keep_out(|| plan.edited_names());
         outgoing.upload_until = deadline.filter(|_| passage.call.is_some());
         outgoing.answer_until = deadline.and_then(|_| plan.deadline(None));
         let session = plan.session.as_ref().and_then(|session| session.endpoint());
         let preference = Preference { client: address, session };
-        let pools = self.pools.serving(passage.listener);
         // A tunnel is no matter of requests.
         if switch.is_none() {
             self.mirrors.send(&pools, plan.mirrors(), address, &client.downstream, &mut outgoing);
@@ -111,7 +121,7 @@ impl Forwarder {
         match sent {
             Ok((answered, deadline)) => {
                 let deadline = deadline.map(|at| Deadline::new(at, passage.call));
-                self.respond(client, plan, answered, deadline, switch)
+                self.respond(client, plan, answered, deadline, switch, web)
             }
             Err(error) => {
                 if error.reason() == Reason::ResponseTooLarge && self.too_large.is_due() {
@@ -133,6 +143,7 @@ impl Forwarder {
         response: UpstreamResponse,
         deadline: Option<Deadline>,
         switch: Option<upgrade::Pending>,
+        web: Option<GrpcWebCall>,
     ) -> Result<BackendResponse, Reason> {
         let (mut parts, incoming) = response.into_parts();
         let endpoint = incoming.endpoint();
@@ -164,8 +175,13 @@ impl Forwarder {
             // The client would take it for the tunnel that it asked for.
             return Err(plan.failed(Reason::BackendBroken, &"the backend did not switch protocols"));
         } else {
+            let format = web.and_then(|web| web.edit_response(&mut parts.headers));
             plan.edit_response(&mut parts.headers, None);
-            Content::upstream(incoming, deadline)
+            let mut content = Content::upstream(incoming, deadline);
+            if let Some(format) = format {
+                content.translate(format);
+            }
+            content
         };
         if let Some(session) = &plan.session {
             session.edit(&mut parts.headers, plan.name.as_str(), endpoint, client.scheme());

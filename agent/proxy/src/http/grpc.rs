@@ -11,6 +11,7 @@ use http_body::Frame;
 
 use crate::core::head::{Fields, Head};
 use crate::core::reason::{GrpcCode, Reason};
+use crate::http::grpc_web::GrpcWebCall;
 
 pub(crate) const TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 pub(crate) const STATUS: HeaderName = HeaderName::from_static("grpc-status");
@@ -25,6 +26,8 @@ pub(crate) struct Call {
     /// From when the request came.
     pub timeout: Option<Duration>,
     pub ends_by: EndsBy,
+    /// `None` for gRPC itself.
+    pub web: Option<GrpcWebCall>,
 }
 
 /// The way in which a response that has begun can be ended with a status.
@@ -43,7 +46,9 @@ impl Call {
         let is_web = begin.is_some_and(|begin| begin.eq_ignore_ascii_case(WEB));
         let ends_by =
             if head.version() == Version::HTTP_2 && !is_web { EndsBy::Trailers } else { EndsBy::Nothing };
-        Self { timeout: head.fields().get(&TIMEOUT).and_then(duration), ends_by }
+        let timeout = head.fields().get(&TIMEOUT).and_then(duration);
+        let web = if is_web { GrpcWebCall::of(head.fields(), content_type) } else { None };
+        Self { timeout, ends_by, web }
     }
 
     /// The time-out to tell the backend, where the gateway's `limit` is shorter than the client's
@@ -119,7 +124,7 @@ mod tests {
 
     #[test]
     fn the_backend_is_told_a_shorter_limit_only() {
-        let call = |timeout| Call { timeout, ends_by: EndsBy::Trailers };
+        let call = |timeout| Call { timeout, ends_by: EndsBy::Trailers, web: None };
         let (short, long) = (Duration::from_millis(50), Duration::from_secs(1_000_000));
         assert_eq!(call(Some(long)).shortened(Some(short)), Some(HeaderValue::from_static("50m")));
         assert_eq!(call(Some(long * 2)).shortened(Some(long)), Some(HeaderValue::from_static("1000000S")));

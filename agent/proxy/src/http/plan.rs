@@ -74,7 +74,7 @@ pub(crate) struct Passage<'r> {
     pub request_id: Option<&'r HeaderValue>,
     /// For the log.
     pub listener: Option<&'r ListenerId>,
-    /// The gRPC call that the request is.
+    /// The gRPC call that the request is, or is to become.
     pub call: Option<Call>,
 }
 

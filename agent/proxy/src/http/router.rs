@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{HeaderValue, Method, StatusCode, Version, header};
-use portcullis_model::{Believer, Compression, Listener, ListenerId, ObjectName, TrustedProxies};
+use portcullis_model::{Believer, Compression, GrpcWeb, Listener, ListenerId, ObjectName, TrustedProxies};
 
 use crate::client::clients::Client;
 use crate::client::listener::{ListenerState, Listeners};
@@ -80,6 +80,15 @@ impl Routed<'_> {
         let of_rule = self.decision.rule().and_then(|rule| rule.policy.as_ref()?.compression.as_ref());
         let of_listener = || self.listener.as_ref()?.listener.policy.as_ref()?.compression.as_ref();
         of_rule.or_else(of_listener).filter(|_| !self.is_grpc())
+    }
+
+    /// The call; none of gRPC-Web unless that is to be translated.
+    fn call(&self) -> Option<Call> {
+        let (_, call) = self.grpc.as_ref()?;
+        let of_rule = self.decision.rule().and_then(|rule| rule.policy.as_ref()?.grpc_web);
+        let of_listener = || self.listener.as_ref()?.listener.policy.as_ref()?.grpc_web;
+        let web = call.web.filter(|_| of_rule.or_else(of_listener) == Some(GrpcWeb::Translate));
+        Some(Call { web, ..*call })
     }
 
     fn listener_id(&self) -> Option<&ListenerId> {
@@ -160,7 +169,7 @@ impl Router {
                 None => request.logged.as_ref().map(|(logged, _)| &logged.id),
             },
             listener: request.listener_id(),
-            call: request.grpc.as_ref().map(|(_, call)| *call),
+            call: request.call(),
         }
     }
 

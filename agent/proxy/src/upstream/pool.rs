@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use foldhash::fast::RandomState;
 use portcullis_model::{
-    Backend, BackendName, Certificate, ConnectionTerms, Encryption, ListenerId, ObjectName, ParentKind,
+    Backend, BackendName, BackendProtocol, Certificate, ConnectionTerms, Encryption, ListenerId, ObjectName,
+    ParentKind,
 };
 use rustls::crypto::CryptoProvider;
 
@@ -110,6 +111,11 @@ impl Pools {
             self.counters.chosen(*place);
         }
         pool.endpoints.get(chosen).filter(|it| it.may_be_asked()).cloned()
+    }
+
+    /// False for a backend that never speaks HTTP/2.
+    pub(crate) fn may_speak_http2(&self, name: &BackendName) -> bool {
+        self.current(name).is_some_and(|pool| pool.backend.protocol != BackendProtocol::Http1)
     }
 
     /// True if the backend has the endpoint, and it is available.

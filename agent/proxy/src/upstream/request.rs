@@ -1,6 +1,7 @@
 //! Requests on their way to a backend: the head, and as the body nothing, or what the client sends,
 //! passed on frame by frame.
 
+mod base64;
 mod client;
 mod copies;
 mod kept;
@@ -23,6 +24,7 @@ use tokio::time::Instant;
 use crate::core::untaken::Untaken;
 use crate::core::upload_progress::UploadProgress;
 use crate::core::window::Windows;
+use crate::upstream::request::base64::NotBase64;
 use crate::upstream::request::whole::WholeBody;
 
 pub(crate) use crate::upstream::request::client::{BodyFault, ClientUpload, SharedFault, UploadError};
@@ -171,6 +173,20 @@ impl Upload {
             Self::Client(upload) => upload.copy_to(copies),
             Self::Kept(reading) => reading.copy_to(copies),
         }
+    }
+
+    /// Has the rest of the body decoded.
+    ///
+    /// # Errors
+    /// When it is here already, and not base64.
+    pub(crate) fn decode_base64(&mut self) -> Result<(), NotBase64> {
+        match self {
+            Self::Empty | Self::Copied(_) => {}
+            Self::Whole(body) => body.decode_base64()?,
+            Self::Client(upload) => upload.decode_base64(),
+            Self::Kept(reading) => reading.with_source(ClientUpload::decode_base64),
+        }
+        Ok(())
     }
 
     /// Keeps record of the progress from now on, if the length of the body was announced.

@@ -15,6 +15,7 @@ use hyper::body::Incoming;
 use crate::core::trailers::restrict_trailers;
 use crate::core::untaken::{TakenBody, Untaken};
 use crate::core::upload_progress::UploadProgress;
+use crate::upstream::request::base64::{Base64, NotBase64};
 use crate::upstream::request::copies::{Copies, CopyEnd};
 
 pub(crate) struct ClientUpload {
@@ -28,6 +29,8 @@ pub(crate) struct ClientUpload {
     /// Of a body that has to come at the minimum rate.
     progress: Option<Rc<UploadProgress>>,
     copies: Option<Box<Copies>>,
+    /// Of a body that is to be decoded.
+    base64: Option<Box<Base64>>,
 }
 
 /// The fault of the client's body, if it has one; shared with the task that waits for the response.
@@ -52,6 +55,8 @@ pub(crate) enum UploadError {
     TooSlow,
     #[error("the request is being sent again")]
     SentAgain,
+    #[error(transparent)]
+    Base64(#[from] NotBase64),
     #[error("the copy for a mirror ended: {0:?}")]
     Copy(CopyEnd),
 }
@@ -72,12 +77,18 @@ impl ClientUpload {
             edited: vec![],
             progress: None,
             copies: None,
+            base64: None,
         })
     }
 
     /// Has copies made of what is yet to come.
     pub(super) fn copy_to(&mut self, copies: Copies) {
         self.copies = Some(Box::new(copies));
+    }
+
+    /// Has what is yet to come decoded. Limits are of what the client sends.
+    pub(super) fn decode_base64(&mut self) {
+        self.base64 = Some(Box::default());
     }
 
     pub(super) fn keep_out(&mut self, names: Vec<HeaderName>) {
@@ -120,7 +131,7 @@ impl ClientUpload {
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, UploadError>>> {
-        let Self { incoming, left, taken, fault, edited, progress, copies } = self;
+        let Self { incoming, left, taken, fault, edited, progress, copies, base64 } = self;
         let polled = match progress {
             Some(progress) if progress.is_too_slow() => Poll::Ready(Some(Err(UploadError::TooSlow))),
             _ => Pin::new(&mut *incoming).poll_frame(cx).map_err(UploadError::from),
@@ -131,9 +142,13 @@ impl ClientUpload {
         {
             progress.wait(cx.waker());
         }
-        let Some(frame) = ready!(polled) else {
-            copies.iter().for_each(|copies| copies.complete());
-            return Poll::Ready(None);
+        let frame = match ready!(polled) {
+            Some(frame) => frame,
+            None if is_within_quad(base64) => Err(NotBase64.into()),
+            None => {
+                copies.iter().for_each(|copies| copies.complete());
+                return Poll::Ready(None);
+            }
         };
         let frame = frame.and_then(|mut frame| {
             if let Some(trailers) = frame.trailers_mut() {
@@ -145,14 +160,18 @@ impl ClientUpload {
                 progress.received(bytes);
             }
             *left = left.checked_sub(bytes as u64).ok_or(UploadError::TooLarge)?;
-            Ok(frame)
+            match base64 {
+                Some(base64) => decoded(frame, base64),
+                None => Ok(frame),
+            }
         });
         match (&frame, copies) {
             (Err(error), _) => fault.0.set(error.fault()),
             (Ok(frame), Some(copies)) => {
                 copies.push(frame);
                 // It may be that no more is asked for, though the end is yet to be told.
-                if incoming.is_end_stream() || incoming.size_hint().exact() == Some(0) {
+                let is_over = incoming.is_end_stream() || incoming.size_hint().exact() == Some(0);
+                if is_over && !is_within_quad(base64) {
                     copies.complete();
                 }
             }
@@ -162,7 +181,7 @@ impl ClientUpload {
     }
 
     pub(super) fn is_end_stream(&self) -> bool {
-        let is_over = self.incoming.is_end_stream();
+        let is_over = self.incoming.is_end_stream() && !is_within_quad(&self.base64);
         if is_over && let Some(copies) = &self.copies {
             copies.complete();
         }
@@ -170,8 +189,21 @@ impl ClientUpload {
     }
 
     pub(super) fn size_hint(&self) -> SizeHint {
-        self.incoming.size_hint()
+        if self.base64.is_some() { SizeHint::default() } else { self.incoming.size_hint() }
     }
+}
+
+fn decoded(frame: Frame<Bytes>, base64: &mut Base64) -> Result<Frame<Bytes>, UploadError> {
+    match frame.into_data() {
+        Ok(text) => Ok(Frame::data(base64.decode(&text)?)),
+        Err(frame) if base64.is_whole() => Ok(frame),
+        Err(_) => Err(NotBase64.into()),
+    }
+}
+
+/// True where a body that is to be decoded may not end.
+fn is_within_quad(base64: &Option<Box<Base64>>) -> bool {
+    base64.as_ref().is_some_and(|base64| !base64.is_whole())
 }
 
 // === impl UploadError ===
@@ -180,7 +212,7 @@ impl UploadError {
     /// The client's part in it; `None` if it has none.
     fn fault(&self) -> Option<BodyFault> {
         match self {
-            Self::Client(_) => Some(BodyFault::Malformed),
+            Self::Client(_) | Self::Base64(_) => Some(BodyFault::Malformed),
             Self::TooLarge => Some(BodyFault::TooLarge),
             Self::TooSlow => Some(BodyFault::TooSlow),
             Self::SentAgain | Self::Copy(_) => None,

@@ -8,6 +8,7 @@ use http::{HeaderMap, HeaderName};
 use http_body::{Frame, SizeHint};
 
 use crate::core::trailers::restrict_trailers;
+use crate::upstream::request::base64::{Base64, NotBase64};
 
 pub(crate) struct WholeBody {
     bytes: Bytes,
@@ -40,6 +41,12 @@ impl WholeBody {
     pub(super) fn frames(&self) -> impl Iterator<Item = Frame<Bytes>> {
         let data = (!self.bytes.is_empty()).then(|| Frame::data(self.bytes.clone()));
         data.into_iter().chain(self.trailers.clone().map(Frame::trailers))
+    }
+
+    pub(super) fn decode_base64(&mut self) -> Result<(), NotBase64> {
+        let mut base64 = Base64::default();
+        self.bytes = base64.decode(&self.bytes)?;
+        if base64.is_whole() { Ok(()) } else { Err(NotBase64) }
     }
 
     pub(super) fn keep_out(&mut self, names: &[HeaderName]) {
