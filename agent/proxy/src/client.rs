@@ -20,6 +20,7 @@ pub(crate) mod proxy_header;
 pub(crate) mod server_name;
 pub(crate) mod stream;
 pub(crate) mod tickets;
+pub(crate) mod times;
 pub(crate) mod tls;
 pub(crate) mod turns;
 pub(crate) mod write_buffer;

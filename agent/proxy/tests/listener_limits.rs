@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use portcullis_model::{
     AccessLog, Admission, BackendProtocol, BudgetOwner, ListenerLimits, LogLines, LogPatch, LogTerms,
-    ObjectName, OpenLimit, ParentKind,
+    ObjectName, OpenLimit, OtherPeers, ParentKind, ProxyProtocol,
 };
 use portcullis_proxy::{LogOutput, NotAdmitted, Settings};
 use support::origin::Origin;
@@ -166,6 +166,57 @@ async fn clients_have_the_time_that_the_listener_gives() {
         stream.write_all(begun.as_bytes()).await.unwrap();
         let ended = timeout(IN_TIME, stream.read_to_end(&mut Vec::new())).await;
         assert!(ended.is_ok(), "{begun:?}");
+    }
+}
+
+/// Before a byte has come, too: with PROXY protocol before the header, and without TLS after it.
+#[tokio::test]
+async fn clients_that_say_nothing_have_the_time_that_all_listeners_give() {
+    let short = ListenerLimits { header_timeout: Some(SOON), ..ListenerLimits::default() };
+    let from = vec![vec!["127.0.0.0/8".parse().unwrap()]];
+    let proxies = Arc::new(ProxyProtocol { levels: from, others: OtherPeers::Accept });
+    for proxies in [None, Some(proxies)] {
+        let of_proxies = proxies.is_some();
+        let limits = Some(Box::new(short.clone()));
+        let (world, _origin) = world(Arc::new(Admission { limits, proxies, ..Admission::default() })).await;
+        let begun: &[&[u8]] = if of_proxies { &[b"", b"PROXY ", b"PROXY UNKNOWN\r\n"] } else { &[b""] };
+        for begun in begun {
+            let mut stream = TcpStream::connect(world.plain).await.unwrap();
+            stream.write_all(begun).await.unwrap();
+            let ended = timeout(IN_TIME, stream.read_to_end(&mut Vec::new())).await;
+            assert!(ended.is_ok(), "{:?}", begun.escape_ascii().to_string());
+        }
+    }
+}
+
+#[tokio::test]
+async fn without_tls_clients_have_the_time_of_the_listeners_that_they_ask() {
+    let short = ListenerLimits {
+        idle_timeout: Some(SOON),
+        http2_idle_timeout: Some(SOON),
+        ..ListenerLimits::default()
+    };
+    let mut world = World::new();
+    let origin = Origin::http1().await;
+    world.backend("echo", BackendProtocol::Http1, &[origin.address]);
+    for host in ["short.test", "usual.test"] {
+        world.http(host, vec![rule()]);
+    }
+    world.admissions.insert("short.test", limits(short));
+    world.apply().await;
+    for via in [Via::Http1, Via::H2c] {
+        let (of_short, of_usual) = ("GET /\nhost: short.test", "GET /\nhost: usual.test");
+        let mut both = Client::connect(via, world.plain, "").await;
+        let mut other = Client::connect(via, world.plain, "").await;
+        assert_eq!(both.send(of_usual).await.status, 200, "{via:?}");
+        assert_eq!(both.send(of_short).await.status, 200, "{via:?}");
+        assert_eq!(other.send(of_usual).await.status, 200, "{via:?}");
+        let mut short = Client::connect(via, world.plain, "").await;
+        assert_eq!(short.send(of_short).await.status, 200, "{via:?}");
+        eventually("a client that asked no other has little time", async || short.closed().await).await;
+        // They have been idle for longer.
+        assert_eq!(both.send(of_short).await.status, 200, "{via:?}");
+        assert_eq!(other.send(of_usual).await.status, 200, "{via:?}");
     }
 }
 

@@ -23,6 +23,7 @@ use crate::client::listener::ListenerState;
 use crate::client::pace::{Pace, Pacing};
 use crate::client::progress::{Owed, Progress};
 use crate::client::stream::CheckedStream;
+use crate::client::times::Times;
 use crate::client::write_buffer::WriteBuffer;
 use crate::core::clock;
 use crate::core::log_limit::LogLimit;
@@ -67,9 +68,8 @@ pub(crate) struct Client {
     permit: ConnectionPermit,
     version: Version,
     charge: RefCell<Charge>,
-    idle_limit: Cell<IdleLimit>,
-    /// Ticks that a head may take.
-    head_limit: Cell<u32>,
+    times: Cell<Times>,
+    times_by: Cell<TimesBy>,
     /// Requests at listeners that limit them.
     requests: Cell<u32>,
     pub(super) under_way: Rc<Cell<usize>>,
@@ -92,11 +92,15 @@ struct WatchedUpload {
     pace: Option<Pace>,
 }
 
-/// The time that a client may do nothing when it is its turn, and the limit that sets it.
-#[derive(Clone, Copy, Debug)]
-struct IdleLimit {
-    ticks: u32,
-    limit: ExceededLimit,
+/// The listeners that set a connection's times, beside its Gateway.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum TimesBy {
+    /// The only one that it can be for, or none.
+    One,
+    /// All of its port: none of them has been asked for anything.
+    Port,
+    /// Those that have been.
+    Asked,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -148,8 +152,7 @@ impl Client {
         clients: &Clients,
     ) -> Self {
         let ClientTls { listener, identity, server_name } = tls;
-        let idle_limit = Cell::new(IdleLimit::of(version, permit.limits()));
-        let head_limit = Cell::new(clock::ticks(permit.limits().header_timeout));
+        let times = Cell::new(Times::of(version, permit.limits(), None));
         let address = HeaderValue::from_str(&peer.ip().to_canonical().to_string());
         Self {
             peer,
@@ -167,8 +170,8 @@ impl Client {
             permit,
             version,
             charge: RefCell::new(charge),
-            idle_limit,
-            head_limit,
+            times,
+            times_by: Cell::new(TimesBy::One),
             requests: Cell::default(),
             under_way: clients.under_way.clone(),
             stalled_since: Cell::new(0),
@@ -203,7 +206,11 @@ impl Client {
         listener: &ListenerState,
         listed: impl Fn(Believer) -> Option<IpAddr>,
     ) -> Result<(), NotAdmitted> {
-        if let Some(limits) = &listener.listener.admission.limits {
+        let limits = listener.listener.admission.limits.as_deref();
+        if self.times_by.get() != TimesBy::One {
+            self.count_in(limits);
+        }
+        if let Some(limits) = limits {
             self.count(limits.requests);
         }
         listener.permit(self.peer.ip())?;
@@ -220,20 +227,27 @@ impl Client {
         }
     }
 
-    /// Holds the connection to limits besides its Gateway's, which all listeners have that it can
-    /// be for: none of them is to end what is another's.
+    /// Holds the connection to limits beside its Gateway's, of the only listener that it can be
+    /// for.
     pub(crate) fn tighten(&self, limits: &ListenerLimits) {
-        if let Some(time) = limits.header_timeout {
-            self.head_limit.set(self.head_limit.get().min(clock::ticks(time)));
-        }
-        let idle = match self.version {
-            Version::Http1 => limits.idle_timeout,
-            Version::Http2 => limits.http2_idle_timeout,
-        };
-        if let Some(time) = idle {
-            let known = self.idle_limit.get();
-            self.idle_limit.set(IdleLimit { ticks: known.ticks.min(clock::ticks(time)), ..known });
-        }
+        self.times.set(Times::of(self.version, self.limits(), Some(limits)));
+    }
+
+    /// Holds the connection to limits that all listeners of its port have, if they do, until it has
+    /// asked one of them for something; then to those of the ones that it has.
+    pub(crate) fn tighten_by_request(&self, common: Option<&ListenerLimits>) {
+        self.times.set(Times::of(self.version, self.limits(), common));
+        self.times_by.set(TimesBy::Port);
+    }
+
+    /// A connection may have requests for several listeners at a time: no listener is to end what
+    /// is another's.
+    fn count_in(&self, listener: Option<&ListenerLimits>) {
+        let times = Times::of(self.version, self.limits(), listener);
+        self.times.set(match self.times_by.replace(TimesBy::Asked) {
+            TimesBy::One | TimesBy::Port => times,
+            TimesBy::Asked => self.times.get().longest(times),
+        });
     }
 
     /// Counts a request at a listener that limits them: after the last one the connection ends.
@@ -322,10 +336,11 @@ impl Client {
     }
 
     fn sweep(&self, pacing: Option<Pacing>) {
-        if self.progress.head_age().is_some_and(|age| age > self.head_limit.get()) {
+        let Times { head, idle } = self.times.get();
+        if self.progress.head_age().is_some_and(|age| age > head) {
             self.abort(ExceededLimit::HeaderTimeout);
-        } else if self.stalled() > self.idle_limit.get().ticks {
-            self.abort(self.idle_limit.get().limit);
+        } else if self.stalled() > idle.ticks {
+            self.abort(idle.limit);
         } else if pacing.is_some_and(|pacing| self.is_too_slow(pacing)) {
             self.abort(ExceededLimit::MinimumRate);
         } else if self.progress.idle_age().is_some_and(|age| age > self.longest_idle()) {
@@ -358,9 +373,10 @@ impl Client {
     }
 
     fn longest_idle(&self) -> u32 {
+        let Times { idle, .. } = self.times.get();
         match self.phase.get() {
-            Phase::Drain => self.idle_limit.get().ticks.min(QUIET),
-            Phase::Serve | Phase::Finish | Phase::Abort => self.idle_limit.get().ticks,
+            Phase::Drain => idle.ticks.min(QUIET),
+            Phase::Serve | Phase::Finish | Phase::Abort => idle.ticks,
         }
     }
 
@@ -416,18 +432,6 @@ impl Client {
             0 => self.phase.get() == Phase::Finish,
             _ => self.progress.waits_for_client(),
         }
-    }
-}
-
-// === impl IdleLimit ===
-
-impl IdleLimit {
-    fn of(version: Version, limits: &Limits) -> Self {
-        let (time, limit) = match version {
-            Version::Http1 => (limits.idle_timeout, ExceededLimit::IdleTimeout),
-            Version::Http2 => (limits.http2_idle_timeout, ExceededLimit::Http2IdleTimeout),
-        };
-        Self { ticks: clock::ticks(time), limit }
     }
 }
 

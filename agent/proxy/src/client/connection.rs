@@ -181,7 +181,7 @@ impl Opener {
             }
         };
         let start = match first {
-            First::Request => Start::Http(start_plain(&permit, stream).await?),
+            First::Request => Start::Http(start_plain(&permit, terms.as_deref(), stream).await?),
             First::ClientHello => {
                 let handshake = self.handshake(local, peer.ip(), &permit, stream);
                 let handshake = timeout(permit.limits().tls_handshake_timeout, handshake);
@@ -300,7 +300,7 @@ impl Opener {
                 return None;
             }
         }
-        match timeout(permit.limits().header_timeout, proxy_header::read(stream)).await {
+        match timeout(terms.header_timeout(permit.limits()), proxy_header::read(stream)).await {
             Ok(Ok(client)) => Some((client.unwrap_or(peer), permit)),
             Ok(Err(error)) => {
                 let why =
@@ -447,8 +447,14 @@ fn protocol_failure(error: io::Error) -> HandshakeFailure {
     }
 }
 
-async fn start_plain(permit: &ConnectionPermit, stream: TcpStream) -> Option<Negotiated> {
-    let Ok(first) = timeout(permit.limits().header_timeout, first_bytes(&stream)).await else {
+async fn start_plain(
+    permit: &ConnectionPermit,
+    terms: Option<&PortTerms>,
+    stream: TcpStream,
+) -> Option<Negotiated> {
+    let limits = permit.limits();
+    let time = terms.map_or(limits.header_timeout, |terms| terms.header_timeout(limits));
+    let Ok(first) = timeout(time, first_bytes(&stream)).await else {
         permit.refused(ExceededLimit::HeaderTimeout);
         return None;
     };

@@ -8,11 +8,12 @@ use std::mem::{Discriminant, discriminant};
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use foldhash::fast::RandomState;
 use portcullis_model::{
-    Access, Believer, ClientCertificates, ClientRanges, KeyRing, Listener, ListenerId, ListenerLimits, Port,
-    Serves, TlsOptions, TlsTermination,
+    Access, Believer, ClientCertificates, ClientRanges, KeyRing, Limits, Listener, ListenerId,
+    ListenerLimits, Port, Serves, TlsOptions, TlsTermination,
 };
 use rustls::ServerConfig;
 
@@ -59,10 +60,17 @@ pub(crate) struct PortTerms {
     pub clients: Option<Arc<ClientRanges>>,
     pub budgets: Box<[Bucket]>,
     pub open: Box<[OpenCount]>,
-    /// The loosest of those that listeners set, if all do.
-    pub limits: Option<ListenerLimits>,
+    pub limits: PortLimits,
     /// For the warning that clients are kept out, by reason.
     pub keeping_out: [LogLimit; NotAdmitted::ALL.len()],
+}
+
+/// The limits that listeners of a port set beside their Gateway.
+pub(crate) struct PortLimits {
+    /// True if one of them sets some.
+    pub are_there: bool,
+    /// The loosest, if all do.
+    pub common: Option<ListenerLimits>,
 }
 
 /// The way that a TLS port refuses server names that none of its listeners has.
@@ -280,7 +288,10 @@ impl Listeners {
                 clients: port.clients.clone(),
                 budgets: budgets.map(|budget| self.budgets.bucket(budget)).collect(),
                 open: port.listeners.common_open().map(|limit| self.open.count(limit)).collect(),
-                limits: port.listeners.common_limits(),
+                limits: PortLimits {
+                    are_there: port.listeners.iter().any(|it| it.admission.limits.is_some()),
+                    common: port.listeners.common_limits(),
+                },
                 keeping_out: Default::default(),
             };
             (port.clone(), Rc::new(terms))
@@ -325,6 +336,13 @@ impl Served {
 // === impl PortTerms ===
 
 impl PortTerms {
+    /// The time for what comes before the first request is known: that of all listeners, or the
+    /// Gateway's.
+    pub(crate) fn header_timeout(&self, gateway: &Limits) -> Duration {
+        let common = self.limits.common.as_ref().and_then(|limits| limits.header_timeout);
+        common.map_or(gateway.header_timeout, |time| time.min(gateway.header_timeout))
+    }
+
     /// Counts a client that is kept out before it is known which listener it means, and logs one
     /// now and then.
     pub(crate) fn keep_out(

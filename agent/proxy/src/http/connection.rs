@@ -53,10 +53,14 @@ pub(crate) async fn serve(connection: Connection, clients: &Rc<Clients>, service
     let client = Rc::new(Client::new((peer, local), tls, permit, version, charge, clients));
     let limits = client.limits();
     let listener = client.tls.as_ref().and_then(|state| state.listener.admission.limits.as_deref());
-    let narrower = listener.or_else(|| terms.as_ref().and_then(|terms| terms.limits.as_ref()));
-    let streams = narrower.and_then(|limits| limits.http2_streams);
+    let common = terms.as_ref().and_then(|terms| terms.limits.common.as_ref());
+    let streams = listener.or(common).and_then(|limits| limits.http2_streams);
     let streams = streams.map_or(limits.http2_streams, |streams| streams.min(limits.http2_streams));
-    narrower.into_iter().for_each(|limits| client.tighten(limits));
+    match (listener, &terms) {
+        (Some(limits), _) => client.tighten(limits),
+        (None, Some(terms)) if terms.limits.are_there => client.tighten_by_request(common),
+        (None, _) => {}
+    }
     let registered = clients.register(&client, &service.snapshot.load());
     let stream = CheckedStream::new(transport, replay, check, client.progress.clone());
     let counters = service.router.counters.clone();

@@ -36,6 +36,8 @@ pub struct World {
     pub policy: Option<Arc<TrafficPolicy>>,
     /// The same.
     pub admission: Arc<Admission>,
+    /// In its place, of listeners of these hosts.
+    pub admissions: BTreeMap<&'static str, Arc<Admission>>,
     /// To be fetched.
     pub key_sets: Vec<Arc<RemoteKeySet>>,
     /// Those that are ready.
@@ -75,6 +77,7 @@ impl World {
             filters: Vec::new(),
             policy: None,
             admission: Arc::default(),
+            admissions: BTreeMap::new(),
             key_sets: Vec::new(),
             agents: None,
             generation: 0,
@@ -153,9 +156,10 @@ impl World {
     }
 
     fn listeners<'s>(&self, specs: impl Iterator<Item = &'s ListenerSpec>) -> Option<PortListeners> {
-        let common = |spec| {
+        let common = |spec: &ListenerSpec| {
             let (filters, policy) = (self.filters.as_slice().into(), self.policy.clone());
-            Listener { filters, policy, admission: self.admission.clone(), ..listener(spec) }
+            let admission = self.admissions.get(spec.host).unwrap_or(&self.admission).clone();
+            Listener { filters, policy, admission, ..listener(spec) }
         };
         let mut listeners = specs.map(|spec| Arc::new(common(spec)));
         let mut port = PortListeners::of(listeners.next()?);
