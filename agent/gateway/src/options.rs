@@ -15,9 +15,10 @@ const SESSION_TICKETS: &str = "portcullis.dev/session-tickets";
 pub(crate) const FORWARD_CLIENT_CERTIFICATE: &str = "portcullis.dev/forward-client-certificate";
 
 /// True of a key that is another implementation's. All others have to be known: what an option was
-/// to forbid must not be done without it.
+/// to forbid must not be done without it. Domains are the same in upper and lower case.
 pub(crate) fn is_foreign(option: &str) -> bool {
     let Some((domain, _)) = option.split_once('/') else { return false };
+    let domain = domain.to_ascii_lowercase();
     domain != OWN_DOMAIN && !domain.strip_suffix(OWN_DOMAIN).is_some_and(|sub| sub.ends_with('.'))
 }
 
@@ -143,6 +144,8 @@ mod tests {
         for (key, value, told) in [
             ("portcullis.dev/minimum-versoin", "1.3", "which is no option that we know"),
             ("sub.portcullis.dev/session-tickets", "off", "which is no option that we know"),
+            ("Portcullis.dev/minimum-version", "1.3", "which is no option that we know"),
+            ("sub.PORTCULLIS.DEV/session-tickets", "off", "which is no option that we know"),
             ("minimum-version", "1.3", "which is no option that we know"),
             (MINIMUM_VERSION, "1.1", "there is no version \"1.1\"; use 1.2 or 1.3"),
             (MINIMUM_VERSION, "TLS1.3", "there is no version"),
