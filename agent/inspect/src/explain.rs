@@ -239,7 +239,7 @@ impl Answer<'_> {
         }
         let Admission { budgets, clients, proxies, listed, open, limits, log } = &*listener.admission;
         if let Some(clients) = clients {
-            self.line("clients", &format!("{}; others are refused", text::clients_text(clients)));
+            self.line("clients", &text::refusal_text(clients));
         }
         if let Some(proxies) = proxies {
             self.line("proxies", &text::proxies_text(proxies));

@@ -100,7 +100,14 @@ pub(crate) fn clients_text(clients: &ClientRules) -> String {
     clients.levels().iter().map(clients_of_level).collect::<Vec<_>>().join("; ")
 }
 
-/// The same of one level.
+/// `of 10.0.0.0/8; others are refused`
+pub(crate) fn refusal_text(clients: &ClientRules) -> String {
+    let has_allowed = clients.levels().iter().any(|level| !level.allow.is_empty());
+    let refused = if has_allowed { "others" } else { "they" };
+    format!("{}; {refused} are refused", clients_text(clients))
+}
+
+/// The clients of one level.
 pub(crate) fn clients_of_level(level: &ClientList) -> String {
     /// Ranges that are named.
     const SHOWN: usize = 4;
@@ -179,7 +186,7 @@ pub(crate) fn limits_text(limits: &ListenerLimits) -> String {
     texts.join(", ")
 }
 
-/// `on, minimumStatus 400 for the Gateway; on besides`
+/// `on, minimumStatus 400 for the Gateway; on besides`. Another owner takes no line away.
 pub(crate) fn log_text(terms: &LogTerms) -> String {
     let text = |patch: &LogPatch| {
         let lines = match patch.lines {
@@ -192,7 +199,10 @@ pub(crate) fn log_text(terms: &LogTerms) -> String {
         texts.join(", ")
     };
     let of_gateway = terms.of_gateway.as_ref().map(|patch| format!("{} for the Gateway", text(patch)));
-    let of_listener = terms.of_listener.as_ref().map(|patch| format!("{} besides", text(patch)));
+    let of_listener = terms.of_listener.as_ref().map(|patch| match patch.lines {
+        LogLines::None => "nothing besides".to_owned(),
+        LogLines::Some => format!("{} besides", text(patch)),
+    });
     of_gateway.into_iter().chain(of_listener).collect::<Vec<_>>().join("; ")
 }
 

@@ -45,6 +45,25 @@ fn explain_in(snapshot: &Snapshot, url: &str, method: &str, headers: &[&str]) ->
     explain(snapshot, &question, READING, &[]).unwrap()
 }
 
+#[test]
+fn the_terms_of_clients_are_told_as_they_are() {
+    let snapshot = snapshot("clients.yaml");
+    let terms = |url: &str| -> Vec<String> {
+        let text = explain_in(&snapshot, url, "GET", &[]).text;
+        let told = |line: &&str| line.starts_with("clients ") || line.starts_with("log ");
+        text.lines().filter(told).map(str::to_owned).collect()
+    };
+    assert_eq!(terms("http://denied.example:8080/"), ["clients   none of 192.0.2.0/24; they are refused"]);
+    assert_eq!(
+        terms("http://allowed.example:8080/"),
+        ["clients   of 198.51.100.0/24; none of 192.0.2.0/24; others are refused"]
+    );
+    assert_eq!(
+        terms("http://quiet.example:8080/"),
+        ["clients   none of 192.0.2.0/24; they are refused", "log       nothing besides"]
+    );
+}
+
 /// An address of its own comes before all addresses; a name may lead to either.
 #[test]
 fn an_address_is_one_gateways() {

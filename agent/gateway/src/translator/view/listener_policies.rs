@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use portcullis_api::Kind;
-use portcullis_model::{ObjectName, ParentKind};
+use portcullis_model::{LogLines, ObjectName, ParentKind};
 
 use super::View;
 use crate::conditions::Affected;
@@ -47,8 +47,7 @@ impl<'s> View<'s> {
             let closed = "until that is right, no client is let in at what the policy is about";
             Some(Fault::not_accepted(Reason::Invalid, format!("{why}; {closed}")))
         };
-        let is_own = parent.kind == ParentKind::Gateway && parent.name == *gateway;
-        if terms.proxies().is_some() && !is_own {
+        if terms.proxies().is_some() && !self.is_of_gateway(target) {
             return invalid(format!(
                 "proxyProtocol: {} shares the ports of a Gateway, whose owner alone can say which proxies are in front of \
                  them",
@@ -71,7 +70,8 @@ impl<'s> View<'s> {
         None
     }
 
-    /// The fields that some listeners of a whole target cannot heed, with their names.
+    /// The fields that some listeners of a whole target cannot heed, with their names, and what is
+    /// the Gateway's owner's to say.
     fn without_effect(self, target: &Target, terms: &Terms) -> Option<String> {
         let mut names = BTreeMap::<_, Vec<&str>>::new();
         for listener in self.covered_by(target).filter(|_| target.section.is_none()) {
@@ -82,8 +82,22 @@ impl<'s> View<'s> {
         let texts = names.into_iter().map(|(Unfit { field, places, .. }, names)| {
             format!("{field} is without effect {places}: listeners {}", names.join(", "))
         });
-        let texts: Vec<_> = texts.collect();
+        let is_silent = terms.log().is_some_and(|log| log.lines == LogLines::None);
+        let log = (is_silent && !self.is_of_gateway(target)).then(|| {
+            "accessLog.enabled false takes no line away from the Gateway's log, which only the Gateway's owner can \
+             switch off"
+                .to_owned()
+        });
+        let texts: Vec<_> = texts.chain(log).collect();
         (!texts.is_empty()).then(|| texts.join("; "))
+    }
+
+    /// True of a Gateway that has addresses of its own, and of its listeners.
+    fn is_of_gateway(self, target: &Target) -> bool {
+        ParentKey::of(&target.object).is_none_or(|parent| {
+            let gateway = self.hierarchy.gateway_of(&parent);
+            parent.kind == ParentKind::Gateway && gateway.is_none_or(|gateway| *gateway == parent.name)
+        })
     }
 
     /// The listeners of a target's own definition.
