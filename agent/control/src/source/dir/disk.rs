@@ -13,7 +13,7 @@ const MAX_DEPTH: usize = 16;
 
 /// Files and directories that a link to a directory may lead to. A link to `/` is a mistake that
 /// should not read the whole file system, or keep the rest of the configuration waiting for it.
-const MAX_LINKED: usize = 20_000;
+pub(super) const MAX_LINKED: usize = 20_000;
 
 /// File systems of the kernel, by `statfs(2)`: nothing there is configuration, and listing some of
 /// them never ends, because it changes them.
