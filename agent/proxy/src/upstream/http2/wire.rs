@@ -240,14 +240,7 @@ impl AsyncWrite for Metered {
             state.is_blocked = sent.is_pending();
             ready!(sent)?;
         }
-        let mut count = 0;
-        for part in parts {
-            let room = LIMIT.saturating_sub(state.flow.unsent.len());
-            let part = &part[..part.len().min(room)];
-            state.flow.send(part);
-            count += part.len();
-        }
-        Poll::Ready(Ok(count))
+        Poll::Ready(Ok(state.flow.send_parts(parts)))
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -303,6 +296,21 @@ impl Flow {
             unsent: vec![],
             sent: 0,
         }
+    }
+
+    /// Takes what there is room for, and says how much that is.
+    fn send_parts(&mut self, parts: &[io::IoSlice<'_>]) -> usize {
+        let mut count = 0;
+        for part in parts {
+            let taken = part.len().min(LIMIT.saturating_sub(self.unsent.len()));
+            self.send(&part[..taken]);
+            count += taken;
+            // A head that is cut takes no room yet: what is behind it has to wait all the same.
+            if taken < part.len() {
+                break;
+            }
+        }
+        count
     }
 
     /// Takes what the library writes.

@@ -61,6 +61,24 @@ fn the_library_says_nothing_of_the_windows_of_streams() {
     }
 }
 
+/// The library has the head of a frame apart from its payload.
+#[test]
+fn a_head_that_is_cut_goes_before_its_payload() {
+    let whole = frame(DATA, 0, 5, b"some payload");
+    for room in 0..whole.len() {
+        let mut flow = metered(&[], None);
+        flow.unsent = vec![0; LIMIT - room];
+        let (mut taken, mut sent) = (0, Vec::new());
+        while taken < whole.len() {
+            let (head, payload) = whole.split_at(HEAD.max(taken));
+            let parts = [&head[taken..], payload].map(io::IoSlice::new);
+            taken += flow.send_parts(&parts);
+            sent.append(&mut flow.unsent);
+        }
+        assert_eq!(sent.split_off(LIMIT - room), whole, "with room for {room} bytes");
+    }
+}
+
 #[test]
 fn a_window_is_enlarged_behind_the_head_of_its_request() {
     let head = [frame(HEADERS, 0, 1, b"abc"), frame(CONTINUATION, END_HEADERS, 1, b"d")].concat();
