@@ -327,6 +327,13 @@ fn filters(spec: &ListenerSpec, protocol: Protocol, namespace: &Arc<str>) -> Res
             ("ExternalAuth", None) => {
                 Err(Fault::not_accepted(Reason::InvalidListenerFilter, "externalAuth is missing"))
             }
+            ("ExtensionRef", _) if let Some(to) = &filter.extension_ref => {
+                let (kind, name, group) = (&to.kind, &to.name, &to.group);
+                Err(Fault::unsupported(format!(
+                    "extensionRef names {kind} {name} of group {group:?}, and listeners take no filter but \
+                     ExternalAuth: remove it, or have the rules of routes refer to it"
+                )))
+            }
             (other, _) => Err(Fault::unsupported(format!(
                 "filters of type {other} are not supported on listeners, ExternalAuth is: remove the filter"
             ))),
