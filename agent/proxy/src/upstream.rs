@@ -6,6 +6,7 @@ pub(crate) mod dedicated;
 pub(crate) mod dial;
 pub(crate) mod discard;
 pub(crate) mod endpoint;
+pub(crate) mod extended_connect;
 pub(crate) mod health;
 pub(crate) mod hops;
 pub(crate) mod http1;

@@ -83,6 +83,7 @@ impl Reason {
             | Self::ConnectTimeout
             | Self::BackendTls
             | Self::BackendBroken
+            | Self::NoWebSocket
             | Self::ResponseTooLarge
             | Self::ResponseCoding
             | Self::Timeout
@@ -118,6 +119,7 @@ impl Reason {
             | Self::ConnectTimeout
             | Self::BackendTls
             | Self::BackendBroken
+            | Self::NoWebSocket
             | Self::ResponseTooLarge
             | Self::ResponseCoding
             | Self::NewConnections => Some(GrpcCode::Unavailable),
@@ -249,6 +251,8 @@ reasons! {
     BackendTls = BAD_GATEWAY "backend_tls" "the backend failed",
     /// The backend closed, or sent what is no response.
     BackendBroken = BAD_GATEWAY "backend_broken" "the backend failed",
+    /// It speaks HTTP/2, and not RFC 8441.
+    NoWebSocket = BAD_GATEWAY "no_websocket" "the backend takes no WebSocket",
     /// Its head, by bytes or fields.
     ResponseTooLarge = BAD_GATEWAY "response_too_large" "the backend failed",
     /// A transfer coding other than chunked.

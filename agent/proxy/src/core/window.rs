@@ -288,6 +288,11 @@ impl Window {
 
     // --- the client's side ---
 
+    /// As [`Windows::renew`] of its client.
+    pub(crate) fn renew(&self) {
+        self.windows.renew();
+    }
+
     /// Has the bytes that the HTTP library has for the client count.
     pub(crate) fn count_unread(&self, unread: Arc<AtomicUsize>) {
         self.unread.replace(Some(unread));

@@ -15,9 +15,11 @@ use crate::upstream::balance::{Asked, Preference};
 use crate::upstream::endpoint::{
     Connection, Downstream, Endpoint, Freshness, GRPC_STATUS, ResponseBody, SendFailure, UpstreamError,
 };
+use crate::upstream::extended_connect::Handshake;
 use crate::upstream::health::endpoint::{EndpointHealth, Failure};
 use crate::upstream::health::places::{Full, RequestPlace};
 use crate::upstream::http1::{HeadError, Http1Error};
+use crate::upstream::http2::Http2Error;
 use crate::upstream::pool::Pools;
 use crate::upstream::request::{BodyFault, Outgoing, SharedFault, Upload};
 use crate::upstream::tls::is_tls_failure;
@@ -37,6 +39,8 @@ pub(crate) enum AttemptError {
     Broken(SocketAddr, UpstreamError),
     #[error("{0} sent {1}")]
     Head(SocketAddr, HeadError),
+    #[error("{0} takes no WebSocket over HTTP/2: {1}")]
+    NoTunnels(SocketAddr, Http2Error),
     #[error("the backend has as many requests as its limits permit")]
     Full,
     #[error("as many requests are sent again as the budget of the Service permits")]
@@ -146,6 +150,7 @@ pub(super) fn judge(endpoint: &Endpoint, sent: Result<&UpstreamResponse, &Attemp
         Err(
             AttemptError::NoEndpoint
             | AttemptError::Connect(..)
+            | AttemptError::NoTunnels(..)
             | AttemptError::Full
             | AttemptError::RetryBudget
             | AttemptError::Client
@@ -165,18 +170,20 @@ fn is_call(fields: &HeaderMap) -> bool {
 /// Makes the request one of the protocol that the connection speaks.
 pub(super) fn adapt(outgoing: &mut Outgoing, connection: &Connection) {
     if connection.is_http2() {
-        to_http2(&mut outgoing.parts, connection.scheme(), connection.endpoint());
+        to_http2(outgoing, connection.scheme(), connection.endpoint());
     } else {
         to_http1(&mut outgoing.parts, &outgoing.upload);
     }
 }
 
-/// HTTP/2 carries the host in the target. Requests of HTTP/1.0 may have none: then it is the
-/// endpoint's address.
-fn to_http2(parts: &mut Parts, scheme: Scheme, endpoint: SocketAddr) {
+/// HTTP/2 carries the host in the target, and has another handshake for WebSockets. Requests of
+/// HTTP/1.0 may have no host: then it is the endpoint's address.
+fn to_http2(outgoing: &mut Outgoing, scheme: Scheme, endpoint: SocketAddr) {
+    let Outgoing { parts, upload, .. } = outgoing;
     parts.version = Version::HTTP_2;
-    for name in CONNECTION_FIELDS {
-        parts.headers.remove(name);
+    let [_, protocol, _] = CONNECTION_FIELDS.map(|name| parts.headers.remove(name));
+    if let (Some(protocol), Upload::Empty) = (protocol, upload) {
+        Handshake::begin(parts, &protocol);
     }
     let Some(host) = parts.headers.remove(header::HOST) else { return };
     let mut target = std::mem::take(&mut parts.uri).into_parts();
@@ -231,6 +238,7 @@ impl AttemptError {
             (Some(BodyFault::TooLarge), _) => Self::TooLarge,
             (Some(BodyFault::TooSlow), _) => Self::TooSlow,
             (None, UpstreamError::Http1(Http1Error::Head(error))) => Self::Head(endpoint, error),
+            (None, UpstreamError::Http2(error @ Http2Error::NoTunnels)) => Self::NoTunnels(endpoint, error),
             (None, error) => Self::Broken(endpoint, error),
         }
     }
@@ -241,6 +249,7 @@ impl AttemptError {
             Self::TooLarge => Reason::BodyTooLarge,
             Self::TooSlow => Reason::BodyTooSlow,
             Self::NoEndpoint => Reason::NoEndpoint,
+            Self::NoTunnels(..) => Reason::NoWebSocket,
             Self::Full => Reason::BackendFull,
             Self::RetryBudget => Reason::RetryBudget,
             Self::Timeout => Reason::Timeout,

@@ -25,6 +25,7 @@ use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
+use tokio_util::either::Either;
 
 use crate::core::clock;
 use crate::core::settings::Upstream;
@@ -36,7 +37,7 @@ use crate::upstream::health::endpoint::{Doubt, EndpointHealth, Failure};
 use crate::upstream::health::places::{ConnectionPlace, RequestPlace};
 use crate::upstream::hops::{Hop, Hops, Passed};
 use crate::upstream::http1::{HeadLimits, Http1, Http1Body, Http1Error, Unanswered};
-use crate::upstream::http2::{self, Http2Body, Multiplexed, Stream};
+use crate::upstream::http2::{self, Http2Body, Http2Error, Http2Tunnel, Multiplexed, Stream};
 use crate::upstream::proxy_header::Ends;
 use crate::upstream::request::{Outgoing, Resend, Upload};
 use crate::upstream::stream::BackendStream;
@@ -120,11 +121,12 @@ pub(crate) struct ResponseBody {
 pub(crate) struct TunnelPlace {
     _in_flight: InFlight,
     _place: Option<RequestPlace>,
+    _stream: Option<Stream>,
 }
 
 enum Source {
     Http1(Box<Http1Body>),
-    Http2 { body: Http2Body, _place: Stream },
+    Http2 { body: Http2Body, place: Stream },
 }
 
 /// The outcome of a gRPC call: in the trailers, or in a head that is all there is.
@@ -156,7 +158,7 @@ pub(crate) enum UpstreamError {
     #[error(transparent)]
     Http1(#[from] Http1Error),
     #[error(transparent)]
-    Http2(#[from] h2::Error),
+    Http2(#[from] Http2Error),
 }
 
 /// The connections that will do.
@@ -482,7 +484,7 @@ impl Endpoint {
         // peer up. PING frames are no way: gRPC servers close a connection whose client sends them
         // more often than every five minutes.
         SockRef::from(stream.socket()).set_tcp_user_timeout(Some(self.settings.vanished))?;
-        let connection = Multiplexed::open(stream, self.settings.header_bytes).await?;
+        let connection = Multiplexed::open(stream, self.settings.header_bytes, self.settings.connect).await?;
         let place = connection.stream().ok_or(io::ErrorKind::ConnectionReset)?;
         self.shared.borrow_mut().push(connection);
         Ok(place)
@@ -585,13 +587,18 @@ impl Connection {
                 // room for it as long as its response lasts.
                 let sent = Box::pin(place.send(outgoing)).await;
                 sent.map_err(|http2::Unanswered { error, unsent }| {
-                    let is_refused = error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM);
+                    let is_unseen = match &error {
+                        Http2Error::Library(error) => {
+                            error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM)
+                        }
+                        Http2Error::NoTunnels => true,
+                    };
                     let processed =
-                        if unsent.is_some() || is_refused { Processed::No } else { Processed::Perhaps };
+                        if unsent.is_some() || is_unseen { Processed::No } else { Processed::Perhaps };
                     let again = unsent.or_else(|| resend.map(Resend::into_outgoing));
                     SendFailure { error: error.into(), processed, again }
                 })
-                .map(|response| response.map(|body| Source::Http2 { body, _place: place }))
+                .map(|response| response.map(|body| Source::Http2 { body, place }))
             }
         };
         sent.map(|response| response.map(|source| ResponseBody { source, in_flight, place: None }))
@@ -640,7 +647,7 @@ impl ResponseBody {
         match &mut self.source {
             Source::Http1(body) => body.poll_frame(cx, most).map_err(UpstreamError::from),
             Source::Http2 { body, .. } => {
-                let polled = body.poll_frame(cx, most).map_err(UpstreamError::from);
+                let polled = body.poll_frame(cx, most).map_err(|error| Http2Error::from(error).into());
                 if let Poll::Ready(Some(Ok(frame))) = &polled
                     && let Some(trailers) = frame.trailers_ref()
                     && let (Some(health), Some(status)) =
@@ -664,11 +671,12 @@ impl ResponseBody {
 
     /// The connection, after its backend has switched protocols.
     pub(crate) fn into_tunnel(self) -> Option<(impl AsyncRead + AsyncWrite + Unpin, TunnelPlace)> {
-        let place = TunnelPlace { _in_flight: self.in_flight, _place: self.place };
-        match self.source {
-            Source::Http1(body) => Some((body.into_tunnel()?, place)),
-            Source::Http2 { .. } => None,
-        }
+        let Self { source, in_flight, place } = self;
+        let (tunnel, stream) = match source {
+            Source::Http1(body) => (Either::Left(body.into_tunnel()?), None),
+            Source::Http2 { body, place } => (Either::Right(Http2Tunnel::of(body)?), Some(place)),
+        };
+        Some((tunnel, TunnelPlace { _in_flight: in_flight, _place: place, _stream: stream }))
     }
 }
 

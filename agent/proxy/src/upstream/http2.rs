@@ -4,6 +4,7 @@
 
 mod body;
 mod sending;
+mod tunnel;
 mod wire;
 
 use std::cell::Cell;
@@ -12,20 +13,25 @@ use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use bytes::Bytes;
 use h2::client::{self, Connection, SendRequest};
 use http::header::CONTENT_LENGTH;
 use http::{HeaderValue, Method, Request, Response};
+use tokio::sync::Notify;
 use tokio::task::spawn_local;
+use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::upstream::extended_connect::Handshake;
 use crate::upstream::http2::body::Inboxes;
 use crate::upstream::http2::wire::{Metered, Touched, Wire};
 use crate::upstream::request::{Outgoing, Upload};
 use crate::upstream::stream::BackendStream;
 
 pub(crate) use crate::upstream::http2::body::Http2Body;
+pub(crate) use crate::upstream::http2::tunnel::Http2Tunnel;
 
 /// The largest window there is. A stream's own is the wire's business, and for all of a connection
 /// together there is none: responses of clients that do not read must not use up what the responses
@@ -44,6 +50,8 @@ pub(crate) struct Multiplexed {
     inboxes: Rc<Inboxes>,
     streams: Cell<usize>,
     state: Rc<State>,
+    /// The time that the backend has for its first settings.
+    settings_timeout: Duration,
 }
 
 /// The state of a connection as its task knows it.
@@ -51,6 +59,9 @@ struct State {
     /// SETTINGS_MAX_CONCURRENT_STREAMS.
     limit: Cell<usize>,
     is_closed: Cell<bool>,
+    /// The backend has said what it knows.
+    is_settled: Cell<bool>,
+    settled: Notify,
 }
 
 /// A request's place on a connection, until its response is complete.
@@ -58,9 +69,17 @@ pub(crate) struct Stream(Rc<Multiplexed>);
 
 /// A request that got no response.
 pub(crate) struct Unanswered {
-    pub error: h2::Error,
+    pub error: Http2Error,
     /// The request, if nothing of it was sent.
     pub unsent: Option<Box<Outgoing>>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Http2Error {
+    #[error(transparent)]
+    Library(#[from] h2::Error),
+    #[error("it does not announce SETTINGS_ENABLE_CONNECT_PROTOCOL (RFC 8441)")]
+    NoTunnels,
 }
 
 /// Tells what is left of a connection when its task ends, however that comes.
@@ -73,8 +92,12 @@ struct Ending {
 
 impl Multiplexed {
     /// The connection runs as a task of its own. Heads of responses have so many bytes at most, as
-    /// HTTP/2 counts them.
-    pub(crate) async fn open(stream: BackendStream, header_bytes: usize) -> io::Result<Rc<Self>> {
+    /// HTTP/2 counts them. A tunnel waits so long for the backend's first settings.
+    pub(crate) async fn open(
+        stream: BackendStream,
+        header_bytes: usize,
+        settings_timeout: Duration,
+    ) -> io::Result<Rc<Self>> {
         let mut builder = client::Builder::new();
         builder.enable_push(false);
         builder.initial_window_size(LARGEST_WINDOW).initial_connection_window_size(LARGEST_WINDOW);
@@ -83,10 +106,11 @@ impl Multiplexed {
         let wire = Wire::new(stream);
         let (sender, connection) = builder.handshake(wire.metered()).await.map_err(io::Error::other)?;
         let limit = Cell::new(connection.max_concurrent_send_streams());
-        let state = Rc::new(State { limit, is_closed: Cell::new(false) });
+        let (is_closed, is_settled) = (Cell::new(false), Cell::new(false));
+        let state = Rc::new(State { limit, is_closed, is_settled, settled: Notify::new() });
         let inboxes = Rc::<Inboxes>::default();
         spawn_local(run(connection, wire.clone(), inboxes.clone(), state.clone()));
-        Ok(Rc::new(Self { sender, wire, inboxes, streams: Cell::new(0), state }))
+        Ok(Rc::new(Self { sender, wire, inboxes, streams: Cell::new(0), state, settings_timeout }))
     }
 
     /// A place for one more request, if there is one.
@@ -106,6 +130,19 @@ impl Multiplexed {
 
     pub(crate) fn is_idle(&self) -> bool {
         self.streams.get() == 0
+    }
+
+    /// True if the backend opens tunnels. It says so in its first frame, which a new connection may
+    /// be yet to get.
+    async fn takes_tunnels(&self) -> bool {
+        let Self { sender, state, settings_timeout, .. } = self;
+        let settling = async {
+            while !state.is_settled.get() && !state.is_closed.get() {
+                state.settled.notified().await;
+            }
+        };
+        let _ = timeout(*settings_timeout, settling).await;
+        sender.is_extended_connect_protocol_enabled()
     }
 
     /// The reason why nothing more can be sent. A sender that has sent nothing waits for nothing.
@@ -130,6 +167,10 @@ async fn run(connection: Connection<Metered, Bytes>, wire: Rc<Wire>, inboxes: Rc
     let ended = poll_fn(|cx| {
         let ended = Pin::new(&mut connection).poll(cx).map_err(io::Error::other);
         state.limit.set(connection.max_concurrent_send_streams());
+        if !state.is_settled.get() && wire.is_settled() {
+            state.is_settled.set(true);
+            state.settled.notify_waiters();
+        }
         inboxes.fill(wire.take_touched());
         match (ended, wire.poll_send(cx)) {
             (Poll::Pending, Poll::Ready(Err(error))) => Poll::Ready(Err(error)),
@@ -144,20 +185,30 @@ async fn run(connection: Connection<Metered, Bytes>, wire: Rc<Wire>, inboxes: Rc
 // === impl Stream ===
 
 impl Stream {
-    /// Sends the request, and waits for the head of the response.
+    /// Sends the request, and waits for the head of the response. One that opens a tunnel says that
+    /// the backend switches protocols.
     pub(crate) async fn send(&self, outgoing: Box<Outgoing>) -> Result<Response<Http2Body>, Unanswered> {
         let Multiplexed { sender, wire, inboxes, .. } = &*self.0;
+        let handshake = Handshake::of(&outgoing.parts);
+        let takes_it = handshake.is_none() || self.0.takes_tunnels().await;
         if let Some(error) = self.0.refusal() {
-            return Err(Unanswered { error, unsent: Some(outgoing) });
+            return Err(Unanswered { error: error.into(), unsent: Some(outgoing) });
+        }
+        if !takes_it {
+            return Err(Unanswered { error: Http2Error::NoTunnels, unsent: None });
         }
         let Outgoing { mut parts, upload, windows, upload_until, .. } = *outgoing;
-        let is_empty = matches!(upload, Upload::Empty);
+        let is_empty = matches!(upload, Upload::Empty) && handshake.is_none();
         if is_empty && !matches!(parts.method, Method::GET | Method::HEAD | Method::DELETE) {
             parts.headers.entry(CONTENT_LENGTH).or_insert(HeaderValue::from_static("0"));
         }
         let answered = async {
             let (response, body) = sender.clone().send_request(Request::from_parts(parts, ()), is_empty)?;
             let metering = wire.meter(response.stream_id().as_u32(), &windows);
+            if let Some(handshake) = handshake {
+                let response = inboxes.receive(response.await?, metering);
+                return Ok(tunnel::opened(response, &handshake, body));
+            }
             let sending = (!is_empty).then(|| {
                 let sending = sending::send(upload, body, wire.clone(), upload_until);
                 AbortOnDropHandle::new(spawn_local(sending))
@@ -167,7 +218,7 @@ impl Stream {
             sending.map(AbortOnDropHandle::detach);
             Ok(inboxes.receive(response, metering))
         };
-        answered.await.map_err(|error| Unanswered { error, unsent: None })
+        answered.await.map_err(|error: h2::Error| Unanswered { error: error.into(), unsent: None })
     }
 }
 
@@ -182,6 +233,7 @@ impl Drop for Stream {
 impl Drop for Ending {
     fn drop(&mut self) {
         self.state.is_closed.set(true);
+        self.state.settled.notify_waiters();
         self.inboxes.fill(Touched::All);
     }
 }

@@ -187,6 +187,7 @@ impl Repeatable {
         };
         match error {
             AttemptError::NoEndpoint
+            | AttemptError::NoTunnels(..)
             | AttemptError::Full
             | AttemptError::RetryBudget
             | AttemptError::Client

@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use http_body::Frame;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
@@ -146,6 +146,7 @@ pub(super) async fn serve(
     let io = TokioIo::new(stream);
     let _ = if let Some(streams) = http2 {
         let mut builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+        builder.enable_connect_protocol();
         builder.max_concurrent_streams(streams).serve_connection(io, service).await
     } else {
         hyper::server::conn::http1::Builder::new().serve_connection(io, service).with_upgrades().await
@@ -156,7 +157,7 @@ async fn answer(
     mut request: Request<Incoming>,
     produced: Arc<AtomicUsize>,
 ) -> Result<Response<Body>, Infallible> {
-    if request.headers().contains_key("upgrade") {
+    if request.headers().contains_key("upgrade") || request.method() == Method::CONNECT {
         return Ok(upgrade(&mut request));
     }
     let seen = seen_head(&request);
@@ -211,7 +212,7 @@ fn upgrade(request: &mut Request<Incoming>) -> Response<Body> {
     if request.uri().query() == Some("refuse") {
         return response;
     }
-    let protocol = request.headers()["upgrade"].clone();
+    let protocol = request.headers().get("upgrade").cloned();
     let upgraded = hyper::upgrade::on(request);
     tokio::spawn(async move {
         let stream = TokioIo::new(upgraded.await.unwrap());
@@ -219,9 +220,12 @@ fn upgrade(request: &mut Request<Incoming>) -> Response<Body> {
         let _ = tokio::io::copy(&mut from, &mut to).await;
         let _ = to.shutdown().await;
     });
-    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
-    response.headers_mut().insert("connection", HeaderValue::from_static("upgrade"));
-    response.headers_mut().insert("upgrade", protocol);
+    // An extended CONNECT needs no more than the status.
+    if let Some(protocol) = protocol {
+        *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+        response.headers_mut().insert("connection", HeaderValue::from_static("upgrade"));
+        response.headers_mut().insert("upgrade", protocol);
+    }
     response
 }
 

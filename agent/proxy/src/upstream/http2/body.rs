@@ -12,7 +12,7 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::{Buf, Bytes, BytesMut};
 use foldhash::fast::RandomState;
-use h2::{Reason, RecvStream};
+use h2::{Reason, RecvStream, SendStream};
 use http::{HeaderMap, Response, header};
 use http_body::{Frame, SizeHint};
 
@@ -35,6 +35,8 @@ pub(crate) struct Http2Body {
     metering: Metering,
     /// Bytes to come, if the backend announced them.
     left: Option<u64>,
+    /// The other way of a tunnel. Boxed: few streams are one.
+    tunnel: Option<Box<SendStream<Bytes>>>,
 }
 
 /// A body as far as it came and was not asked for.
@@ -76,7 +78,7 @@ impl Inboxes {
             inbox.fill();
             let inbox = Rc::new(RefCell::new(inbox));
             self.0.borrow_mut().insert(metering.window().stream(), inbox.clone());
-            Http2Body { inbox, inboxes: self.clone(), metering, left }
+            Http2Body { inbox, inboxes: self.clone(), metering, left, tunnel: None }
         })
     }
 
@@ -103,6 +105,20 @@ impl Http2Body {
 
     pub(crate) fn size_hint(&self) -> SizeHint {
         self.left.map_or_else(SizeHint::default, SizeHint::with_exact)
+    }
+
+    /// Renews the window: what was taken of it is gone.
+    pub(super) fn renew(&self) {
+        self.metering.window().renew();
+    }
+
+    pub(super) fn open_tunnel(&mut self, outgoing: SendStream<Bytes>) {
+        self.tunnel = Some(Box::new(outgoing));
+    }
+
+    /// The other way, if the stream is a tunnel.
+    pub(super) fn take_tunnel(&mut self) -> Option<SendStream<Bytes>> {
+        self.tunnel.take().map(|outgoing| *outgoing)
     }
 
     /// Has bytes count against its window that the HTTP library is yet to write.

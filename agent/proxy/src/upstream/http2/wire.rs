@@ -81,6 +81,8 @@ struct Flow {
     enlarged: Rc<Enlarged>,
     touched: Vec<u32>,
     all_touched: bool,
+    /// The backend has sent its settings.
+    has_settings: bool,
     outgoing: Outgoing,
     incoming: Frames,
     /// Bytes for the socket, and how many of them it has.
@@ -169,6 +171,12 @@ impl Wire {
     pub(super) fn poll_send(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.enlarged.set_task(cx.waker());
         self.state.borrow_mut().poll_send(cx)
+    }
+
+    /// True once the library has seen the backend's settings.
+    pub(super) fn is_settled(&self) -> bool {
+        let state = self.state.borrow();
+        state.flow.has_settings && !state.is_blocked
     }
 
     /// The streams that the library has seen frames of since this was last asked.
@@ -291,6 +299,7 @@ impl Flow {
             enlarged,
             touched: vec![],
             all_touched: false,
+            has_settings: false,
             outgoing,
             incoming: Frames::behind(0),
             unsent: vec![],
@@ -405,6 +414,7 @@ impl Flow {
     fn received(&mut self, head: Head) {
         match head.kind {
             GOAWAY => self.all_touched = true,
+            SETTINGS if head.flags & ACK == 0 => self.has_settings = true,
             DATA | HEADERS | CONTINUATION | RST_STREAM => {
                 if self.touched.last() != Some(&head.stream) {
                     self.touched.push(head.stream);
