@@ -3,6 +3,8 @@
 //! the peer takes fewer requests at once than come.
 
 mod by_client;
+mod in_flight;
+mod response_body;
 
 use std::cell::{Cell, RefCell};
 use std::hash::BuildHasher;
@@ -10,40 +12,38 @@ use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::Bytes;
 use foldhash::quality::FixedState;
 use http::request::Parts;
 use http::uri::Scheme;
-use http::{HeaderName, Response, header};
-use http_body::{Frame, SizeHint};
+use http::{Response, header};
 use portcullis_model::{BackendProtocol, L4Protocol, ProxyHeader};
 use socket2::{SockRef, TcpKeepalive};
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
-use tokio_util::either::Either;
 
 use crate::core::clock;
 use crate::core::settings::Upstream;
 use crate::core::stats::CoreCounters;
 use crate::upstream::dial::Dial;
 use crate::upstream::endpoint::by_client::{Clients, KEPT};
+use crate::upstream::endpoint::response_body::Source;
 use crate::upstream::health::budget::Budget;
 use crate::upstream::health::endpoint::{Doubt, EndpointHealth, Failure};
-use crate::upstream::health::places::{ConnectionPlace, RequestPlace};
+use crate::upstream::health::places::ConnectionPlace;
 use crate::upstream::hops::{Hop, Hops, Passed};
-use crate::upstream::http1::{HeadLimits, Http1, Http1Body, Http1Error, Unanswered};
-use crate::upstream::http2::{self, Http2Body, Http2Error, Http2Tunnel, Multiplexed, Stream};
+use crate::upstream::http1::{HeadLimits, Http1, Http1Error, Unanswered};
+use crate::upstream::http2::{self, Http2Error, Multiplexed, Stream};
 use crate::upstream::proxy_header::Ends;
 use crate::upstream::request::{Outgoing, Resend, Upload};
 use crate::upstream::stream::BackendStream;
 use crate::upstream::tls::{Offer, Security};
 
 pub(crate) use crate::upstream::endpoint::by_client::Downstream;
+pub(crate) use crate::upstream::endpoint::in_flight::InFlight;
+pub(crate) use crate::upstream::endpoint::response_body::{GRPC_STATUS, ResponseBody};
 
 /// For this long, an endpoint that refused a connection is tried last.
 const AVOID_AFTER_FAILURE: Duration = Duration::from_secs(5);
@@ -108,32 +108,6 @@ enum Kind {
     Http1(Http1),
     Http2(Stream),
 }
-
-/// The body of a response, which holds the connection that it comes on.
-pub(crate) struct ResponseBody {
-    source: Source,
-    in_flight: InFlight,
-    /// Within the limit of the backend, if it has one.
-    place: Option<RequestPlace>,
-}
-
-/// The place of a tunnel among the endpoint's requests, and within the backend's limit.
-pub(crate) struct TunnelPlace {
-    _in_flight: InFlight,
-    _place: Option<RequestPlace>,
-    _stream: Option<Stream>,
-}
-
-enum Source {
-    Http1(Box<Http1Body>),
-    Http2 { body: Http2Body, place: Stream },
-}
-
-/// The outcome of a gRPC call: in the trailers, or in a head that is all there is.
-pub(crate) const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
-
-/// Something that an endpoint is busy with.
-pub(crate) struct InFlight(Rc<Endpoint>);
 
 /// The reason why a request got no response head.
 pub(crate) struct SendFailure {
@@ -549,7 +523,7 @@ async fn announce(socket: &mut TcpStream, header: &[u8]) -> io::Result<()> {
 
 impl Connection {
     pub(crate) fn endpoint(&self) -> SocketAddr {
-        self.in_flight.0.address
+        self.in_flight.endpoint().address
     }
 
     pub(crate) fn is_http2(&self) -> bool {
@@ -558,7 +532,7 @@ impl Connection {
 
     /// Of the URLs that the backend is asked for.
     pub(crate) fn scheme(&self) -> Scheme {
-        match self.in_flight.0.security {
+        match self.in_flight.endpoint().security {
             Security::Plain | Security::Refused => Scheme::HTTP,
             Security::Tls(_) => Scheme::HTTPS,
         }
@@ -572,7 +546,7 @@ impl Connection {
         let sent = match kind {
             Kind::Http1(connection) => {
                 let is_repeatable = reused && matches!(outgoing.upload, Upload::Empty);
-                let sent = connection.send(&mut outgoing, in_flight.0.head_limits()).await;
+                let sent = connection.send(&mut outgoing, in_flight.endpoint().head_limits()).await;
                 sent.map(|response| response.map(|body| Source::Http1(Box::new(body)))).map_err(|failure| {
                     let Unanswered { error, sent, received } = failure;
                     let is_safe = sent == 0 || outgoing.parts.method.is_idempotent();
@@ -601,102 +575,6 @@ impl Connection {
                 .map(|response| response.map(|body| Source::Http2 { body, place }))
             }
         };
-        sent.map(|response| response.map(|source| ResponseBody { source, in_flight, place: None }))
-    }
-}
-
-// === impl ResponseBody ===
-
-impl ResponseBody {
-    pub(crate) fn endpoint(&self) -> SocketAddr {
-        self.in_flight.0.address
-    }
-
-    pub(crate) fn is_end_stream(&self) -> bool {
-        match &self.source {
-            Source::Http1(body) => body.is_end_stream(),
-            Source::Http2 { body, .. } => body.is_end_stream(),
-        }
-    }
-
-    pub(crate) fn size_hint(&self) -> SizeHint {
-        match &self.source {
-            Source::Http1(body) => body.size_hint(),
-            Source::Http2 { body, .. } => body.size_hint(),
-        }
-    }
-
-    /// Takes its place until it is over.
-    pub(crate) fn hold(&mut self, place: Option<RequestPlace>) {
-        self.place = place;
-    }
-
-    /// Bytes that the client has yet to be written count against what a backend of HTTP/2 may send.
-    pub(crate) fn count_unread(&self, unread: impl FnOnce() -> Arc<AtomicUsize>) {
-        if let Source::Http2 { body, .. } = &self.source {
-            body.count_unread(unread());
-        }
-    }
-
-    /// The next frame, which has no more than `most` bytes.
-    pub(crate) fn poll_frame(
-        &mut self,
-        cx: &mut Context<'_>,
-        most: usize,
-    ) -> Poll<Option<Result<Frame<Bytes>, UpstreamError>>> {
-        match &mut self.source {
-            Source::Http1(body) => body.poll_frame(cx, most).map_err(UpstreamError::from),
-            Source::Http2 { body, .. } => {
-                let polled = body.poll_frame(cx, most).map_err(|error| Http2Error::from(error).into());
-                if let Poll::Ready(Some(Ok(frame))) = &polled
-                    && let Some(trailers) = frame.trailers_ref()
-                    && let (Some(health), Some(status)) =
-                        (&self.in_flight.0.health, trailers.get(GRPC_STATUS))
-                {
-                    health.called(status);
-                }
-                polled
-            }
-        }
-    }
-
-    /// Keeps the connection for the next request, if it can be: an unfinished response closes it.
-    pub(crate) fn release(self) {
-        if let Source::Http1(body) = self.source
-            && let Some(connection) = body.into_connection()
-        {
-            self.in_flight.0.keep(connection);
-        }
-    }
-
-    /// The connection, after its backend has switched protocols.
-    pub(crate) fn into_tunnel(self) -> Option<(impl AsyncRead + AsyncWrite + Unpin, TunnelPlace)> {
-        let Self { source, in_flight, place } = self;
-        let (tunnel, stream) = match source {
-            Source::Http1(body) => (Either::Left(body.into_tunnel()?), None),
-            Source::Http2 { body, place } => (Either::Right(Http2Tunnel::of(body)?), Some(place)),
-        };
-        Some((tunnel, TunnelPlace { _in_flight: in_flight, _place: place, _stream: stream }))
-    }
-}
-
-// === impl InFlight ===
-
-impl InFlight {
-    fn new(endpoint: &Rc<Endpoint>) -> Self {
-        endpoint.in_flight.set(endpoint.in_flight.get() + 1);
-        if let Some(whole) = endpoint.clients.whole() {
-            whole.in_flight.set(whole.in_flight.get() + 1);
-        }
-        Self(endpoint.clone())
-    }
-}
-
-impl Drop for InFlight {
-    fn drop(&mut self) {
-        self.0.in_flight.set(self.0.in_flight.get() - 1);
-        if let Some(whole) = self.0.clients.whole() {
-            whole.in_flight.set(whole.in_flight.get() - 1);
-        }
+        sent.map(|response| response.map(|source| ResponseBody::new(source, in_flight)))
     }
 }

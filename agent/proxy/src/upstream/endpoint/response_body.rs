@@ -1,0 +1,122 @@
+//! The body of a backend's response. It holds the connection that it comes on, and a place among
+//! the requests that its endpoint is busy with.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::HeaderName;
+use http_body::{Frame, SizeHint};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_util::either::Either;
+
+use crate::upstream::endpoint::UpstreamError;
+use crate::upstream::endpoint::in_flight::InFlight;
+use crate::upstream::health::places::RequestPlace;
+use crate::upstream::http1::Http1Body;
+use crate::upstream::http2::{Http2Body, Http2Error, Http2Tunnel, Stream};
+
+/// The outcome of a gRPC call: in the trailers, or in a head that is all there is.
+pub(crate) const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+
+/// The body of a response, which holds the connection that it comes on.
+pub(crate) struct ResponseBody {
+    source: Source,
+    in_flight: InFlight,
+    /// Within the limit of the backend, if it has one.
+    place: Option<RequestPlace>,
+}
+
+/// The place of a tunnel among the endpoint's requests, and within the backend's limit.
+pub(crate) struct TunnelPlace {
+    _in_flight: InFlight,
+    _place: Option<RequestPlace>,
+    _stream: Option<Stream>,
+}
+
+/// The connection, in the middle of a response.
+pub(super) enum Source {
+    Http1(Box<Http1Body>),
+    Http2 { body: Http2Body, place: Stream },
+}
+
+// === impl ResponseBody ===
+
+impl ResponseBody {
+    pub(super) fn new(source: Source, in_flight: InFlight) -> Self {
+        Self { source, in_flight, place: None }
+    }
+
+    pub(crate) fn endpoint(&self) -> SocketAddr {
+        self.in_flight.endpoint().address
+    }
+
+    pub(crate) fn is_end_stream(&self) -> bool {
+        match &self.source {
+            Source::Http1(body) => body.is_end_stream(),
+            Source::Http2 { body, .. } => body.is_end_stream(),
+        }
+    }
+
+    pub(crate) fn size_hint(&self) -> SizeHint {
+        match &self.source {
+            Source::Http1(body) => body.size_hint(),
+            Source::Http2 { body, .. } => body.size_hint(),
+        }
+    }
+
+    /// Takes its place until it is over.
+    pub(crate) fn hold(&mut self, place: Option<RequestPlace>) {
+        self.place = place;
+    }
+
+    /// Bytes that the client has yet to be written count against what a backend of HTTP/2 may send.
+    pub(crate) fn count_unread(&self, unread: impl FnOnce() -> Arc<AtomicUsize>) {
+        if let Source::Http2 { body, .. } = &self.source {
+            body.count_unread(unread());
+        }
+    }
+
+    /// The next frame, which has no more than `most` bytes.
+    pub(crate) fn poll_frame(
+        &mut self,
+        cx: &mut Context<'_>,
+        most: usize,
+    ) -> Poll<Option<Result<Frame<Bytes>, UpstreamError>>> {
+        match &mut self.source {
+            Source::Http1(body) => body.poll_frame(cx, most).map_err(UpstreamError::from),
+            Source::Http2 { body, .. } => {
+                let polled = body.poll_frame(cx, most).map_err(|error| Http2Error::from(error).into());
+                if let Poll::Ready(Some(Ok(frame))) = &polled
+                    && let Some(trailers) = frame.trailers_ref()
+                    && let (Some(health), Some(status)) =
+                        (&self.in_flight.endpoint().health, trailers.get(GRPC_STATUS))
+                {
+                    health.called(status);
+                }
+                polled
+            }
+        }
+    }
+
+    /// Keeps the connection for the next request, if it can be: an unfinished response closes it.
+    pub(crate) fn release(self) {
+        if let Source::Http1(body) = self.source
+            && let Some(connection) = body.into_connection()
+        {
+            self.in_flight.endpoint().keep(connection);
+        }
+    }
+
+    /// The connection, after its backend has switched protocols.
+    pub(crate) fn into_tunnel(self) -> Option<(impl AsyncRead + AsyncWrite + Unpin, TunnelPlace)> {
+        let Self { source, in_flight, place } = self;
+        let (tunnel, stream) = match source {
+            Source::Http1(body) => (Either::Left(body.into_tunnel()?), None),
+            Source::Http2 { body, place } => (Either::Right(Http2Tunnel::of(body)?), Some(place)),
+        };
+        Some((tunnel, TunnelPlace { _in_flight: in_flight, _place: place, _stream: stream }))
+    }
+}
