@@ -21,11 +21,13 @@ mod parent;
 mod policy;
 mod protocol;
 mod reason;
+mod retry;
 pub mod route;
 mod selector;
 mod settings;
 mod special_address;
 mod status;
+mod timeouts;
 mod translator;
 
 pub use agent_place::AgentPlace;

@@ -19,7 +19,6 @@ mod matches;
 pub(crate) mod pattern;
 mod reference;
 mod resolve;
-mod retry;
 mod service_reference;
 mod services;
 mod session;

@@ -9,8 +9,8 @@ use http::StatusCode;
 use portcullis_model::{
     Action, AddressRange, Admission, BackendName, BackendTarget, ClientAddress, ClientCertificates,
     ClientList, Encryption, Entry, Filter, FrontendKey, L4Action, L4Backend, L4Rule, L4Target, Limits,
-    Listener, Port, Retry, RouteMatch, RouteTable, Rule, ServerNames, Serves, SessionPersistence,
-    SlowClients, Snapshot, Timeouts, TlsOptions, TlsTermination, ValueMatch, WeightedBackend,
+    Listener, Port, Retry, RouteMatch, RouteTable, Rule, ServerNames, Serves, SessionPersistence, Snapshot,
+    TimeLimit, Timeouts, TlsOptions, TlsTermination, ValueMatch, WeightedBackend,
 };
 use serde_json::{Map, Value, json};
 
@@ -346,14 +346,14 @@ fn dump_rule(rule: &Rule) -> Map<String, Value> {
     value
 }
 
+/// Null where a policy of the listener may say.
 fn dump_timeouts(timeouts: &Timeouts) -> Value {
-    let text = |limit: Option<Duration>| limit.map(|limit| format!("{limit:?}"));
-    let mut value =
-        json!({"request": text(timeouts.request), "backendRequest": text(timeouts.backend_request)});
-    if timeouts.slow_clients == SlowClients::Keep {
-        value["slowClients"] = "keep".into();
-    }
-    value
+    let text = |limit| match limit {
+        TimeLimit::Unsaid => Value::Null,
+        TimeLimit::Lifted => json!("0s"),
+        TimeLimit::Of(limit) => json!(format!("{limit:?}")),
+    };
+    json!({"request": text(timeouts.request), "backendRequest": text(timeouts.backend_request)})
 }
 
 fn dump_session(session: &SessionPersistence) -> Value {
@@ -368,8 +368,9 @@ fn dump_session(session: &SessionPersistence) -> Value {
 }
 
 fn dump_retry(retry: &Retry) -> Value {
-    let codes: Vec<_> = retry.codes.iter().map(StatusCode::as_u16).collect();
-    json!({"attempts": retry.attempts, "codes": codes, "backoff": format!("{:?}", retry.backoff)})
+    let codes = retry.codes.as_deref().map(|codes| codes.iter().map(StatusCode::as_u16).collect::<Vec<_>>());
+    let backoff = retry.backoff.map(|backoff| format!("{backoff:?}"));
+    json!({"attempts": retry.attempts, "codes": codes, "backoff": backoff})
 }
 
 fn dump_http_backend(backend: &WeightedBackend) -> Map<String, Value> {

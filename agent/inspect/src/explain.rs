@@ -10,8 +10,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use portcullis_model::{
-    Action, Admission, BackendName, BackendTarget, FrontendKey, HostMap, Listener, Port, PortListeners,
-    RateScope, RequestHead, RouteTable, Rule, Selected, Serves, Snapshot, TrafficPolicy,
+    Action, Admission, BackendName, BackendTarget, Defaults, FrontendKey, HostMap, Listener, Port,
+    PortListeners, RateScope, RequestHead, RouteTable, Rule, Selected, Serves, Snapshot, Timeouts,
+    TrafficPolicy,
 };
 
 use crate::served::ServedListener;
@@ -163,7 +164,10 @@ impl Answer<'_> {
             Err(outcome) => return outcome,
         };
         match listener.serves.routes() {
-            Some(routes) => self.rule(routes),
+            Some(routes) => {
+                let policy = listener.policy.as_deref();
+                self.rule(routes, policy.and_then(|policy| policy.defaults.as_deref()));
+            }
             None => return self.none(&format!("{} serves no requests", listener.id)),
         }
         Outcome::Answered
@@ -267,13 +271,14 @@ impl Answer<'_> {
         }
     }
 
-    fn rule(&mut self, routes: &RouteTable) {
+    /// `defaults` are those of the listener's policies.
+    fn rule(&mut self, routes: &RouteTable, defaults: Option<&Defaults>) {
         let candidates = Candidates::of(routes, self.request);
         match candidates.winner() {
             Some(winner) => {
                 let matched = text::match_text(&winner.entry.matches);
                 self.line("rule", &format!("{}: host {}, {matched}", winner.entry.rule.id, winner.host));
-                self.action(&winner.entry.rule);
+                self.action(&winner.entry.rule, defaults);
             }
             None => self.line("answer", "404: the listener has no rule that matches"),
         }
@@ -291,7 +296,7 @@ impl Answer<'_> {
         }
     }
 
-    fn action(&mut self, rule: &Rule) {
+    fn action(&mut self, rule: &Rule, defaults: Option<&Defaults>) {
         self.policies(rule.policy.as_deref());
         if !rule.filters.is_empty() {
             let filters = serde_json::to_string(&rule.filters);
@@ -300,7 +305,12 @@ impl Answer<'_> {
         let Action::Forward(split) = &rule.action else {
             return self.line("answer", &text::action_text(rule));
         };
-        if let Some(retry) = &rule.retry {
+        let own = Defaults { timeouts: rule.timeouts, retry: rule.retry.as_deref().cloned() };
+        let Defaults { timeouts, retry } = defaults.map_or_else(|| own.clone(), |wider| own.over(wider));
+        if timeouts != Timeouts::default() {
+            self.line("time-outs", &timeouts.to_string());
+        }
+        if let Some(retry) = &retry {
             self.line("retry", &text::retry_text(retry));
         }
         if let Some(session) = &rule.session {

@@ -59,12 +59,12 @@ pub(crate) fn session_text(session: &SessionPersistence) -> String {
 }
 
 pub(crate) fn retry_text(retry: &Retry) -> String {
-    let codes: String = retry.codes.iter().map(|code| format!("{} or ", code.as_str())).collect();
-    match retry.attempts {
+    let codes: String = retry.codes().iter().map(|code| format!("{} or ", code.as_str())).collect();
+    match retry.attempts() {
         0 => "none".to_owned(),
         attempts => format!(
             "up to {attempts} more attempts, after {:?} at least, for {codes}a connection that fails",
-            retry.backoff
+            retry.backoff()
         ),
     }
 }
@@ -135,6 +135,7 @@ pub(crate) fn policy_texts(policy: &TrafficPolicy) -> Vec<String> {
             external_auth,
             compression,
             grpc_web,
+            defaults,
             ..
         } = &*level.protection;
         let closed = (*state == PolicyState::Closed)
@@ -148,7 +149,8 @@ pub(crate) fn policy_texts(policy: &TrafficPolicy) -> Vec<String> {
         let grpc_web = grpc_web.map(|grpc_web| format!("gRPC-Web {grpc_web}"));
         let protecting = [closed, clients, bodies].into_iter().flatten();
         let protecting = protecting.chain(limits).chain(credentials).chain(external_auth);
-        let texts: Vec<_> = protecting.chain(compression).chain(grpc_web).collect();
+        let defaults = defaults.as_ref().map(|defaults| format!("where rules say nothing, {defaults}"));
+        let texts: Vec<_> = protecting.chain(compression).chain(grpc_web).chain(defaults).collect();
         format!("{level}: {}", texts.join("; "))
     };
     policy.levels.iter().map(text).collect()

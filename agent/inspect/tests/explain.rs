@@ -115,6 +115,30 @@ fn the_part_of_an_agent_in_limits_of_all_is_shown() {
     }
 }
 
+/// Of the rule, or else of the listener's policies, field by field.
+#[test]
+fn time_outs_and_retries_are_those_in_force() {
+    let snapshot = snapshot("defaults.yaml");
+    let lines = |path: &str| -> Vec<String> {
+        let text = explain_in(&snapshot, &format!("http://127.0.0.1:8080{path}"), "GET", &[]).text;
+        let lines = text.lines().filter(|line| line.starts_with("time-outs") || line.starts_with("retry"));
+        lines.map(str::to_owned).collect()
+    };
+    let codes = "503 or a connection that fails";
+    assert_eq!(
+        lines("/"),
+        [
+            "time-outs request 10s, backendRequest 3s".to_owned(),
+            format!("retry     up to 2 more attempts, after 25ms at least, for {codes}"),
+        ]
+    );
+    assert_eq!(lines("/written"), ["time-outs request none, backendRequest 3s", "retry     none"]);
+    let text = explain_in(&snapshot, "http://127.0.0.1:8080/", "GET", &[]).text;
+    let policy = "TrafficPolicy infra/web on Gateway infra/web: where rules say nothing, \
+        time-outs: request 60s, backendRequest 3s; retries: attempts 2, codes 503\n";
+    assert!(text.contains(policy), "{text}");
+}
+
 #[test]
 fn headers_and_the_host_header_count() {
     let text = ask("http://127.0.0.1:8080/cart", "GET", &["Host: www.shop.example:8080", "X-Channel: beta"]);

@@ -18,6 +18,7 @@ mod client_keys;
 mod client_ranges;
 mod compression;
 mod cors;
+mod defaults;
 mod external_auth;
 mod filter;
 mod frontend;
@@ -72,6 +73,7 @@ pub use client_keys::{ClientKeyError, ClientKeys};
 pub use client_ranges::{Access, ClientList, ClientRanges, ClientRules};
 pub use compression::{Coding, Compression};
 pub use cors::{AllowedNames, AllowedOrigins, Cors, Credentials, OriginPattern};
+pub use defaults::{Defaults, Retry, TimeLimit, Timeouts};
 pub use external_auth::{AuthProtocol, ExternalAuth, FieldNames, HttpAuth};
 pub use filter::{Filter, HeaderEdit, Mirror, PathRewrite, Redirect, Rewrite, Share};
 pub use frontend::{FrontendKey, L4Protocol, PortKey};
@@ -99,8 +101,8 @@ pub use resilience::{
 };
 pub use retry_budget::{RetryBudget, RetryRate};
 pub use route::{
-    Action, BackendTarget, Failure, PathMatch, Retry, RouteMatch, Rule, RuleId, SessionPersistence,
-    SlowClients, Split, Timeouts, ValueMatch, Weighted, WeightedBackend,
+    Action, BackendTarget, Failure, PathMatch, RouteMatch, Rule, RuleId, SessionPersistence, Split,
+    ValueMatch, Weighted, WeightedBackend,
 };
 pub use route_filter::{
     DirectResponse, HeaderTemplates, PathPart, PathSubstitution, Substituted, Template, TemplatePart,

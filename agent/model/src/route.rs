@@ -10,7 +10,8 @@ use regex::Regex;
 use regex::bytes::Regex as BytesRegex;
 
 use crate::{
-    BackendName, DirectResponse, Filter, ObjectName, Redirect, RequestHead, SessionCarrier, TrafficPolicy,
+    BackendName, DirectResponse, Filter, ObjectName, Redirect, RequestHead, Retry, SessionCarrier, Timeouts,
+    TrafficPolicy,
 };
 
 /// One alternative of a rule's `matches`; all parts must hold.
@@ -45,8 +46,9 @@ pub struct Rule {
     pub id: Arc<RuleId>,
     pub filters: Vec<Filter>,
     pub action: Action,
+    /// With the defaults of the rule's policies, as the retries.
     pub timeouts: Timeouts,
-    /// Boxed: few rules have retries. `None`: the rule does not say.
+    /// Boxed: few rules have retries. `None`: neither the rule nor a policy of it says.
     pub retry: Option<Box<Retry>>,
     /// Boxed: few rules have sessions.
     pub session: Option<Box<SessionPersistence>>,
@@ -129,36 +131,6 @@ pub enum BackendTarget {
     Respond(Arc<DirectResponse>),
     /// An invalid reference takes its share of requests and answers for it (HTTPRoute: 500).
     Invalid(Failure),
-}
-
-/// `None`: no limit of the rule's own.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Timeouts {
-    /// From the request's first byte to the response's last.
-    pub request: Option<Duration>,
-    /// One attempt at a backend.
-    pub backend_request: Option<Duration>,
-    pub slow_clients: SlowClients,
-}
-
-/// The end of a client that is slower than the agent's minimum rate.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum SlowClients {
-    #[default]
-    Close,
-    /// The rule says that its requests may take any time.
-    Keep,
-}
-
-/// The conditions on which a request is sent once more, and how often (GEP-1731).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Retry {
-    /// Beside the first one.
-    pub attempts: u32,
-    /// The statuses of responses that another attempt may replace.
-    pub codes: Vec<StatusCode>,
-    /// The shortest pause before an attempt.
-    pub backoff: Duration,
 }
 
 // === impl RouteMatch ===

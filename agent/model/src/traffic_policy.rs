@@ -5,8 +5,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::{
-    Authentication, Believer, ClaimLimit, ClientRules, Compression, ExternalAuth, GrpcWeb, ObjectName,
-    RateKey, RateLimit, Requirement,
+    Authentication, Believer, ClaimLimit, ClientRules, Compression, Defaults, ExternalAuth, GrpcWeb,
+    ObjectName, RateKey, RateLimit, Requirement,
 };
 
 /// The policies of a listener (its own, those of the object that defines it, and of the Gateway
@@ -29,6 +29,8 @@ pub struct TrafficPolicy {
     pub compression: Option<Arc<Compression>>,
     /// The way of gRPC-Web by the most specific level that says so.
     pub grpc_web: Option<GrpcWeb>,
+    /// Of all levels, each field that of the most specific one that says it. Boxed: few have any.
+    pub defaults: Option<Box<Defaults>>,
 }
 
 /// A policy in force for a target.
@@ -58,6 +60,8 @@ pub struct Protection {
     pub compression: Option<Arc<Compression>>,
     /// Nor does this.
     pub grpc_web: Option<GrpcWeb>,
+    /// The same, field by field.
+    pub defaults: Option<Arc<Defaults>>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -81,6 +85,8 @@ impl TrafficPolicy {
             levels.iter().filter_map(|level| level.protection.external_auth.clone()).collect();
         let compression = levels.iter().rev().find_map(|level| level.protection.compression.clone());
         let grpc_web = levels.iter().rev().find_map(|level| level.protection.grpc_web);
+        let defaults = levels.iter().rev().filter_map(|level| level.protection.defaults.as_deref());
+        let defaults = defaults.cloned().reduce(|narrow, wide| narrow.over(&wide)).map(Box::new);
         if levels.is_empty() {
             return None;
         }
@@ -94,6 +100,7 @@ impl TrafficPolicy {
             external_auth,
             compression,
             grpc_web,
+            defaults,
         }))
     }
 
@@ -153,6 +160,7 @@ impl Protection {
             external_auth: None,
             compression: None,
             grpc_web: None,
+            defaults: None,
         }
     }
 }

@@ -5,10 +5,13 @@
 mod support;
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use portcullis_model::{BackendProtocol, ObjectName, SlowClients};
+use portcullis_model::{
+    BackendProtocol, Defaults, Level, ObjectName, Protection, TimeLimit, Timeouts, TrafficPolicy,
+};
 use portcullis_proxy::{ExceededLimit, MinimumRate, Reason, Settings};
 use support::origin::Origin;
 use support::rules::rule;
@@ -165,7 +168,19 @@ async fn without_a_minimum_rate_slow_clients_stay() {
 #[tokio::test]
 async fn slow_clients_stay_with_a_rule_that_says_so() {
     let mut world = world(large().await, RATE).await;
-    world.listeners[0].rules = vec![rule().slow_clients(SlowClients::Keep)];
+    world.listeners[0].rules = vec![rule().any_time()];
+    world.apply().await;
+    stalled_clients_stay(&world).await;
+}
+
+#[tokio::test]
+async fn slow_clients_stay_where_a_policy_of_the_listener_says_so() {
+    let timeouts = Timeouts { request: TimeLimit::Lifted, ..Timeouts::default() };
+    let defaults = Some(Arc::new(Defaults { timeouts, retry: None }));
+    let protection = Protection { defaults, ..Protection::by(ObjectName::new("test", "p")) };
+    let level = Level { target: "Gateway test/gateway".into(), protection: Arc::new(protection) };
+    let mut world = world(large().await, RATE).await;
+    world.policy = TrafficPolicy::of(vec![level]);
     world.apply().await;
     stalled_clients_stay(&world).await;
 }
@@ -304,7 +319,7 @@ fn ends_stream(mut frames: &[u8], stream: u32) -> bool {
 async fn http2_bodies_that_may_take_any_time_stay() {
     let origin = Origin::http1().await;
     let mut world = world(origin.address, RATE).await;
-    let rules = [rule().host("kept.test").slow_clients(SlowClients::Keep), rule()];
+    let rules = [rule().host("kept.test").any_time(), rule()];
     world.listeners[0].rules = rules.to_vec();
     world.apply().await;
     let grpc = [(CONTENT_TYPE, "application/grpc"), (CONTENT_LENGTH, "1000")];

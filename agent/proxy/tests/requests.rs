@@ -11,7 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Request, StatusCode};
 use portcullis_model::{
-    Action, Failure, Filter, HeaderEdit, PathRewrite, Redirect, Rewrite, Scheme, Timeouts,
+    Action, Failure, Filter, HeaderEdit, PathRewrite, Redirect, Rewrite, Scheme, TimeLimit, Timeouts,
 };
 use support::backend::Backend;
 use support::client::{self, Text, Transport};
@@ -136,9 +136,8 @@ async fn statuses_of_our_own() {
         Action::Fail(Failure { status: StatusCode::INTERNAL_SERVER_ERROR, reason: "no backend".into() });
     let slow = RouteSpec {
         timeouts: Timeouts {
-            request: Some(Duration::from_millis(50)),
-            backend_request: None,
-            ..Timeouts::default()
+            request: TimeLimit::Of(Duration::from_millis(50)),
+            backend_request: TimeLimit::Unsaid,
         },
         ..RouteSpec::action("/slow", forward("app/echo:80"))
     };

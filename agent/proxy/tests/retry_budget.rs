@@ -24,8 +24,9 @@ fn budget(percent: u8, least: u32) -> Option<Arc<RetryBudget>> {
 }
 
 fn retrying(attempts: u32) -> RuleSpec {
-    let codes = vec![StatusCode::INTERNAL_SERVER_ERROR];
-    RuleSpec { retry: Some(Retry { attempts, codes, backoff: Duration::ZERO }), ..rule() }
+    let codes = Some([StatusCode::INTERNAL_SERVER_ERROR].into());
+    let retry = Retry { attempts: Some(attempts), codes, backoff: Some(Duration::ZERO) };
+    RuleSpec { retry: Some(retry), ..rule() }
 }
 
 /// Two endpoints of one Service, at two of its ports: `/other` is the other one's.

@@ -4,7 +4,8 @@ use kube::CustomResource;
 use serde::{Deserialize, Serialize};
 
 use super::shared::{
-    AllowedRoutes, HttpRouteFilter, NamedMatch, ParentReference, RouteStatus, SessionPersistence,
+    AllowedRoutes, HttpRouteFilter, HttpRouteRetry, HttpRouteTimeouts, NamedMatch, ParentReference,
+    RouteStatus, SessionPersistence,
 };
 
 #[derive(CustomResource, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
@@ -86,22 +87,4 @@ pub struct HttpPathMatch {
     pub r#type: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<String>,
-}
-
-#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
-pub struct HttpRouteRetry {
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub attempts: Option<i64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub backoff: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub codes: Option<Vec<i64>>,
-}
-
-#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
-pub struct HttpRouteTimeouts {
-    #[serde(default, skip_serializing_if = "Option::is_none", rename = "backendRequest")]
-    pub backend_request: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub request: Option<String>,
 }

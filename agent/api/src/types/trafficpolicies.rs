@@ -3,7 +3,10 @@
 use kube::CustomResource;
 use serde::{Deserialize, Serialize};
 
-use super::shared::{CredentialPlace, ExternalAuth, Named, PolicyStatus, PolicyTargetReference};
+use super::shared::{
+    CredentialPlace, ExternalAuth, HttpRouteRetry, HttpRouteTimeouts, Named, PolicyStatus,
+    PolicyTargetReference,
+};
 
 #[derive(CustomResource, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 #[kube(group = "portcullis.dev", version = "v1alpha1", kind = "TrafficPolicy", plural = "trafficpolicies")]
@@ -33,8 +36,12 @@ pub struct TrafficPolicySpec {
     pub max_request_body: Option<i64>,
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "rateLimits")]
     pub rate_limits: Option<Vec<TrafficPolicyRateLimits>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry: Option<HttpRouteRetry>,
     #[serde(rename = "targetRefs")]
     pub target_refs: Vec<PolicyTargetReference>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeouts: Option<HttpRouteTimeouts>,
 }
 
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]

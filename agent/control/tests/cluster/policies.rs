@@ -390,6 +390,38 @@ async fn the_api_server_refuses_traffic_policies_that_mean_nothing() {
             auth(json!({"forwardBody": {"maxSize": 1 << 20}})),
             auth(json!({"forwardBody": {"maxSize": (1 << 20) + 1}})),
         ),
+        ("spec.retry.attempts", with(json!({"retry": {}})), with(json!({"retry": {"attempts": -1}}))),
+        (
+            "spec.retry.attempts",
+            with(json!({"retry": {"attempts": 1000}})),
+            with(json!({"retry": {"attempts": 1001}})),
+        ),
+        (
+            "spec.retry.codes[1]",
+            with(json!({"retry": {"codes": [400, 599]}})),
+            with(json!({"retry": {"codes": [400, 600]}})),
+        ),
+        (
+            "spec.retry.codes[1]: Duplicate",
+            with(json!({"retry": {"codes": []}})),
+            with(json!({"retry": {"codes": [503, 503]}})),
+        ),
+        (
+            "spec.retry.backoff",
+            with(json!({"retry": {"backoff": "1s500ms"}})),
+            with(json!({"retry": {"backoff": "1.5s"}})),
+        ),
+        ("spec.timeouts", with(json!({"timeouts": {"request": "0s"}})), with(json!({"timeouts": {}}))),
+        (
+            "spec.timeouts.backendRequest",
+            with(json!({"timeouts": {"backendRequest": "10s"}})),
+            with(json!({"timeouts": {"backendRequest": "10"}})),
+        ),
+        (
+            "backendRequest cannot be longer than request",
+            with(json!({"timeouts": {"request": "0s", "backendRequest": "2s"}})),
+            with(json!({"timeouts": {"request": "1s", "backendRequest": "2s"}})),
+        ),
         ("compression.algorithms[0]", compression(&["br"], 0), compression(&["deflate"], 0)),
         ("compression.algorithms[1]", compression(&["br", "gzip", "zstd"], 0), compression(&["br", "br"], 0)),
         (

@@ -4,8 +4,10 @@
 
 use portcullis_api::Kind;
 use portcullis_api::types::grpcroutes::GrpcMethodMatch;
-use portcullis_api::types::httproutes::{HttpBackendReference, HttpPathMatch, HttpRouteTimeouts};
-use portcullis_api::types::shared::{HeaderModifier, HeaderValue, HttpRouteFilter, NamedMatch};
+use portcullis_api::types::httproutes::{HttpBackendReference, HttpPathMatch};
+use portcullis_api::types::shared::{
+    HeaderModifier, HeaderValue, HttpRouteFilter, HttpRouteTimeouts, NamedMatch,
+};
 
 use crate::route::{Draft, DraftMatch, Inherited, carried_extension, parse_duration, pattern};
 

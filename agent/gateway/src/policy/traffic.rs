@@ -7,15 +7,15 @@ use std::sync::Arc;
 use portcullis_api::Kind;
 use portcullis_api::types::trafficpolicies::{TrafficPolicy, TrafficPolicyCompression, TrafficPolicySpec};
 use portcullis_model::{
-    ClientList, ClientRules, Coding, Compression, ExternalAuth, GrpcWeb, Level, ObjectName, PolicyState,
-    Protection, RateKey, RateLimit,
+    ClientList, ClientRules, Coding, Compression, Defaults, ExternalAuth, GrpcWeb, Level, ObjectName,
+    PolicyState, Protection, RateKey, RateLimit,
 };
 
 use super::credentials::{self, Holders};
 use super::declared::Target;
 use super::listener::ranges;
 use super::rate_limit;
-use crate::{Fault, Reason};
+use crate::{Fault, Reason, retry, timeouts};
 
 /// A TrafficPolicy as it was read.
 pub(crate) type Declared = super::declared::Declared<Terms>;
@@ -62,6 +62,7 @@ impl Terms {
         let limits = limits.and_then(|limits| with_tokens(limits, spec));
         let compression = spec.compression.as_ref().map(compression).transpose();
         let grpc_web = spec.grpc_web.as_deref().map(grpc_web).transpose();
+        let defaults = defaults(spec);
         let external_auth = auth.map_err(|fault| fault.within("externalAuth").message);
         let faults = [
             allow.clone().err(),
@@ -71,6 +72,7 @@ impl Terms {
             compression.clone().err(),
             grpc_web.clone().err(),
             external_auth.clone().err(),
+            defaults.clone().err(),
         ];
         let credentials = credentials::requirements(&name.namespace, spec, holders);
         let unmet = credentials.as_ref().err().into_iter().flatten().cloned();
@@ -84,7 +86,18 @@ impl Terms {
             Ok(external_auth),
             Ok(compression),
             Ok(grpc_web),
-        ) = (allow, deny, most_body_bytes, limits, credentials, external_auth, compression, grpc_web)
+            Ok(defaults),
+        ) = (
+            allow,
+            deny,
+            most_body_bytes,
+            limits,
+            credentials,
+            external_auth,
+            compression,
+            grpc_web,
+            defaults,
+        )
         else {
             let message = format!(
                 "{}; until that is right, no request passes at what the policy is about",
@@ -102,6 +115,7 @@ impl Terms {
             external_auth: external_auth.map(Arc::new),
             compression: compression.map(Arc::new),
             grpc_web,
+            defaults: defaults.map(Arc::new),
             ..Protection::by(name.clone())
         };
         Ok(Self { protection: Arc::new(protection) })
@@ -173,6 +187,18 @@ fn grpc_web(written: &str) -> Result<GrpcWeb, String> {
     known.ok_or_else(|| format!("grpcWeb: {written:?}: write Translate or Pass"))
 }
 
+/// In the form that rules have. `None` if the policy has none.
+fn defaults(spec: &TrafficPolicySpec) -> Result<Option<Defaults>, String> {
+    if spec.retry.is_none() && spec.timeouts.is_none() {
+        return Ok(None);
+    }
+    let retry = spec.retry.as_ref().map(retry::parse).transpose();
+    let retry = retry.map_err(|fault| fault.within("retry").message)?;
+    let timeouts = spec.timeouts.as_ref().map(timeouts::parse).transpose();
+    let timeouts = timeouts.map_err(|fault| fault.message)?.unwrap_or_default();
+    Ok(Some(Defaults { timeouts, retry }))
+}
+
 #[cfg(test)]
 mod tests {
     use portcullis_api::Objects;
@@ -220,6 +246,16 @@ mod tests {
                 "x-user is written when the request has been authenticated",
             ),
             (json!({"rateLimits": [{"requests": 0, "per": "Second"}]}), "rateLimits[0]: requests is 0"),
+            (json!({"retry": {"attempts": 1001}}), "retry: attempts: 1001 is not between 0 and 1000"),
+            (json!({"retry": {"attempts": -1}}), "retry: attempts: -1 is not between 0 and 1000"),
+            (json!({"retry": {"codes": [503, 200]}}), "retry: codes: 200 is not between 400 and 599"),
+            (json!({"retry": {"backoff": "soon"}}), "retry: backoff: \"soon\" is not a duration"),
+            (json!({"timeouts": {"request": "10"}}), "timeouts.request: \"10\" is not a duration"),
+            (json!({"timeouts": {"backendRequest": "1 s"}}), "timeouts.backendRequest: \"1 s\" is not"),
+            (
+                json!({"timeouts": {"request": "1s", "backendRequest": "2s"}}),
+                "timeouts: backendRequest cannot be longer than request",
+            ),
             (
                 json!({"rateLimits": [{"requests": 1, "per": "Hour", "key": {"type": "Claim", "claim": "sub"}}]}),
                 "a key of type Claim is for policies with jwt",

@@ -5,10 +5,10 @@
 use std::collections::BTreeSet;
 
 use portcullis_api::types::grpcroutes::GrpcMethodMatch;
-use portcullis_api::types::httproutes::{
-    HttpBackendReference, HttpPathMatch, HttpRouteRetry, HttpRouteTimeouts,
+use portcullis_api::types::httproutes::{HttpBackendReference, HttpPathMatch};
+use portcullis_api::types::shared::{
+    HttpRouteFilter, HttpRouteRetry, HttpRouteTimeouts, NamedMatch, SessionPersistence,
 };
-use portcullis_api::types::shared::{HttpRouteFilter, NamedMatch, SessionPersistence};
 use serde_json::json;
 
 /// One rule; who may attach to it is left out.

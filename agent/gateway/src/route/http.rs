@@ -2,21 +2,20 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
-use std::time::Duration;
 
 use ::http::StatusCode;
 use portcullis_api::ObjectType;
-use portcullis_api::types::httproutes::{HttpRoute, HttpRouteMatch, HttpRouteRule, HttpRouteTimeouts};
+use portcullis_api::types::httproutes::{HttpRoute, HttpRouteMatch, HttpRouteRule};
 use portcullis_api::types::shared::ParentReference;
-use portcullis_model::{BackendProtocol, RuleId, SlowClients, Timeouts};
+use portcullis_model::{BackendProtocol, RuleId, Timeouts};
 
 use super::draft::{Draft, DraftMatch, Inherited, unless_empty};
 use super::filter::RuleFilters;
 use super::kind::{RouteKind, Traffic};
 use super::reference::{Delegation, ParsedBackendRef};
-use super::{ParsedRule, matches, retry, session};
-use crate::Fault;
+use super::{ParsedRule, matches, session};
 use crate::protocol::Protocol;
+use crate::{Fault, retry, timeouts};
 
 const MIRRORS_IGNORED: &str = "filters: RequestMirror: what the rule redirects is not sent to any backend";
 
@@ -62,7 +61,7 @@ impl RouteKind for HttpRoute {
         faults.extend(redirect_with_backends(rule, &filters));
         faults.extend(cors_twice(&filters, &backend_refs));
         faults.extend(prefix_to_replace(rule, &filters, &backend_refs));
-        let timeouts = rule.timeouts.as_ref().map_or_else(|| Ok(Timeouts::default()), parse_timeouts);
+        let timeouts = rule.timeouts.as_ref().map_or_else(|| Ok(Timeouts::default()), timeouts::parse);
         let timeouts = timeouts.unwrap_or_else(|fault| {
             faults.push(fault);
             Timeouts::default()
@@ -179,28 +178,6 @@ fn prefix_to_replace(
     (replaces && !one_prefix).then(|| {
         Fault::incompatible("ReplacePrefixMatch needs exactly one match in the rule, and of type PathPrefix")
     })
-}
-
-// === timeouts ===
-
-fn parse_timeouts(timeouts: &HttpRouteTimeouts) -> Result<Timeouts, Fault> {
-    let request = timeout(timeouts.request.as_deref(), "request")?;
-    let backend_request = timeout(timeouts.backend_request.as_deref(), "backendRequest")?;
-    let switched_off = timeouts.request.is_some() && request.is_none();
-    let slow_clients = if switched_off { SlowClients::Keep } else { SlowClients::Close };
-    match (request, backend_request) {
-        (Some(whole), Some(attempt)) if attempt > whole => {
-            Err(Fault::unsupported("timeouts: backendRequest cannot be longer than request"))
-        }
-        _ => Ok(Timeouts { request, backend_request, slow_clients }),
-    }
-}
-
-/// "Setting a timeout to the zero duration (e.g. "0s") SHOULD disable the timeout completely."
-fn timeout(text: Option<&str>, field: &str) -> Result<Option<Duration>, Fault> {
-    let parsed = text.map(crate::duration::parse_duration).transpose();
-    let parsed = parsed.map_err(|error| Fault::unsupported(format!("timeouts.{field}: {error}")))?;
-    Ok(parsed.filter(|duration| !duration.is_zero()))
 }
 
 #[cfg(test)]

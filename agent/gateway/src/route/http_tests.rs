@@ -1,5 +1,7 @@
+use std::time::Duration;
+
 use portcullis_api::Object;
-use portcullis_model::HostPattern;
+use portcullis_model::{HostPattern, TimeLimit};
 use serde_json::{Value, json};
 
 use super::*;
@@ -64,12 +66,11 @@ fn rules_that_contradict_themselves_are_incompatible() {
 fn timeouts_are_durations_and_zero_switches_them_off() {
     let timeouts = |value: Value| rule(json!({"timeouts": value, "backendRefs": [backend()]}));
     let parsed = timeouts(json!({"request": "10s", "backendRequest": "1s500ms"})).timeouts;
-    assert_eq!(parsed.request, Some(Duration::from_secs(10)));
-    assert_eq!(parsed.backend_request, Some(Duration::from_millis(1500)));
-    assert_eq!(timeouts(json!({"request": "0s", "backendRequest": "1h"})).timeouts.request, None);
-    for (value, kept) in [(json!({"request": "0s"}), true), (json!({"backendRequest": "0s"}), false)] {
-        assert_eq!(timeouts(value).timeouts.slow_clients == SlowClients::Keep, kept);
-    }
+    assert_eq!(parsed.request, TimeLimit::Of(Duration::from_secs(10)));
+    assert_eq!(parsed.backend_request, TimeLimit::Of(Duration::from_millis(1500)));
+    let lifted = timeouts(json!({"request": "0s", "backendRequest": "1h"})).timeouts;
+    assert_eq!(lifted.request, TimeLimit::Lifted);
+    assert_eq!(timeouts(json!({"backendRequest": "0s"})).timeouts.request, TimeLimit::Unsaid);
     for wrong in [json!({"request": "10"}), json!({"request": "1s", "backendRequest": "2s"})] {
         assert_eq!(timeouts(wrong).faults[0].reason, Reason::UnsupportedValue);
     }

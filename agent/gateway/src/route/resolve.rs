@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use portcullis_api::Kind;
 use portcullis_model::{
-    Action, BackendName, BackendTarget, DirectResponse, Failure, Filter, L4Action, L4Backend, L4Rule,
-    L4Target, ListenerFilter, Mirror, ObjectName, RouteMatch, Rule, RuleId, Split, TrafficPolicy,
+    Action, BackendName, BackendTarget, Defaults, DirectResponse, Failure, Filter, L4Action, L4Backend,
+    L4Rule, L4Target, ListenerFilter, Mirror, ObjectName, RouteMatch, Rule, RuleId, Split, TrafficPolicy,
     WeightedBackend,
 };
 
@@ -196,8 +196,14 @@ impl<R: Resolver + ?Sized> Resolution<'_, R> {
         };
         // A session would lead past the response.
         let session = session.filter(|_| !matches!(action, Action::Respond(_)));
-        let (timeouts, retry) = (rule.timeouts, rule.retry.clone());
         let policy = self.resolver.traffic_policy(&rule.id, &rule.joined);
+        // What the rule writes is never overridden.
+        let (mut timeouts, mut retry) = (rule.timeouts, rule.retry.clone());
+        if let Some(defaults) = policy.as_ref().and_then(|policy| policy.defaults.as_deref()) {
+            let own = Defaults { timeouts, retry: retry.map(|retry| *retry) };
+            let patched = own.over(defaults);
+            (timeouts, retry) = (patched.timeouts, patched.retry.map(Box::new));
+        }
         let compiled = Rule { id: rule.id.clone(), filters, action, timeouts, retry, session, policy };
         ResolvedRule::Requests { matches: rule.matches.clone(), rule: Arc::new(compiled) }
     }

@@ -550,8 +550,16 @@ fn traffic_policy(namespace: &str, dice: &mut Dice) -> Value {
         json!([{"requests": 1, "per": "Hour", "scope": dice.pick(&["Node", "Cluster", "Cluster", "Zone"])}])
     });
     let grpc_web = dice.maybe(|dice| json!(dice.pick(&["Translate", "Pass", "Both"])));
+    let retry = dice.maybe(|dice| {
+        json!({"attempts": dice.maybe(|dice| json!(dice.pick(&[0, 2, 2000]))),
+            "codes": dice.maybe(|dice| json!([dice.pick(&[502, 503])]))})
+    });
+    let timeouts = dice.maybe(|dice| {
+        json!({"request": dice.maybe(|dice| json!(dice.pick(&["0s", "9s", "9"]))),
+            "backendRequest": dice.maybe(|dice| json!(dice.pick(&["0s", "1s"])))})
+    });
     let content = json!({"spec": {"targetRefs": targets, "maxRequestBody": most, "deny": deny, "rateLimits": limits,
-        "basic": basic, "jwt": jwt, "compression": compression, "grpcWeb": grpc_web, "externalAuth": auth}});
+        "retry": retry, "timeouts": timeouts, "basic": basic, "jwt": jwt, "compression": compression, "grpcWeb": grpc_web, "externalAuth": auth}});
     manifest("portcullis.dev/v1alpha1", "TrafficPolicy", namespace, name, dice, content)
 }
 

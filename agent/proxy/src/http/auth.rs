@@ -139,7 +139,7 @@ impl Authorizer {
     ) -> Result<Passed<'s>, Refusal> {
         let begun = Instant::now();
         let deadline = match &guarded.next {
-            Next::Forward(plan) => plan.rule.timeouts.request.map(|limit| begun + limit),
+            Next::Forward(plan) => plan.timeouts().request.duration().map(|limit| begun + limit),
             Next::Own(_) | Next::Route(_) => None,
         };
         let passing = self.pass_before(deadline, client, passage, guarded, outgoing);

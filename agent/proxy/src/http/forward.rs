@@ -92,7 +92,7 @@ impl Forwarder {
         }
         // Boxed: most requests have no time-out and no retries, and this future is moved for each
         // of them.
-        let sent = match (&plan.rule.retry, deadline) {
+        let sent = match (plan.retry(), deadline) {
             (None, None) => {
                 let sent = attempt::send(&pools, plan.name, preference, &client.downstream, outgoing).await;
                 sent.map(|answered| (answered, None))
@@ -103,8 +103,8 @@ impl Forwarder {
                 let sent = sending.await.unwrap_or(Err(AttemptError::Timeout));
                 sent.map(|answered| (answered, Some(deadline)))
             }
-            (Some(retry), deadline) => {
-                let limit = plan.rule.timeouts.backend_request;
+            (Some((retry, default)), deadline) => {
+                let (retry, limit) = (retry.over(default), plan.timeouts().backend_request.duration());
                 let downstream = &client.downstream;
                 let sending = retry::send(&pools, plan.name, preference, downstream, outgoing, retry, limit);
                 let sent = match deadline {

@@ -6,7 +6,10 @@ use std::time::Duration;
 
 use http::uri::PathAndQuery;
 use http::{HeaderName, HeaderValue, header};
-use portcullis_model::{BackendName, Filter, ListenerId, Rule, TrustedProxies, WeightedBackend};
+use portcullis_model::{
+    BackendName, Defaults, Filter, ListenerId, Retry, Rule, TimeLimit, Timeouts, TrustedProxies,
+    WeightedBackend,
+};
 use tokio::time::Instant;
 
 use crate::client::clients::Client;
@@ -26,6 +29,8 @@ pub(crate) struct ForwardPlan<'s> {
     pub rule: &'s Rule,
     pub backend: &'s WeightedBackend,
     pub name: &'s BackendName,
+    /// Those of the listener's policies, for what neither the rule nor a policy of it says.
+    pub defaults: Option<&'s Defaults>,
     /// The host that the client asked for, with port.
     pub authority: HeaderValue,
     /// The path to send, if it is not the one that came.
@@ -136,18 +141,31 @@ impl<'s> ForwardPlan<'s> {
     /// the limit of an attempt is one of the whole. The clock is read only for rules that limit
     /// something, and for gRPC calls that do.
     pub(crate) fn deadline(&self, call: Option<Call>) -> Option<Instant> {
-        let Rule { timeouts, retry, .. } = self.rule;
+        let timeouts = self.timeouts();
         let begun = || self.begun.unwrap_or_else(Instant::now);
-        let attempt = if retry.is_none() { timeouts.backend_request } else { None };
-        let whole = timeouts.request.into_iter().chain(call.and_then(|call| call.timeout)).min();
+        let attempt = if self.retry().is_none() { timeouts.backend_request.duration() } else { None };
+        let whole = timeouts.request.duration().into_iter().chain(call.and_then(|call| call.timeout)).min();
         let whole = whole.map(|limit| begun() + limit);
         whole.into_iter().chain(attempt.map(|limit| Instant::now() + limit)).min()
     }
 
+    pub(crate) fn timeouts(&self) -> Timeouts {
+        self.defaults.map_or(self.rule.timeouts, |defaults| self.rule.timeouts.over(defaults.timeouts))
+    }
+
+    /// The retries of the rule, or else the default ones, which also say what it leaves open.
+    pub(crate) fn retry(&self) -> Option<(&'s Retry, Option<&'s Retry>)> {
+        let default = self.defaults.and_then(|defaults| defaults.retry.as_ref());
+        match &self.rule.retry {
+            Some(own) => Some((own, default)),
+            None => Some((default?, None)),
+        }
+    }
+
     /// The time of an attempt.
     fn limit(&self) -> Option<Duration> {
-        let timeouts = [self.rule.timeouts.request, self.rule.timeouts.backend_request];
-        timeouts.into_iter().flatten().min()
+        let Timeouts { request, backend_request } = self.timeouts();
+        [request, backend_request].into_iter().filter_map(TimeLimit::duration).min()
     }
 
     /// The way that the request goes, as far as it is decided.

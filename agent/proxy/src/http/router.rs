@@ -8,7 +8,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{HeaderValue, Method, StatusCode, Version, header};
-use portcullis_model::{Believer, Compression, GrpcWeb, Listener, ListenerId, ObjectName, TrustedProxies};
+use portcullis_model::{
+    Believer, Compression, GrpcWeb, Listener, ListenerId, ObjectName, TimeLimit, TrustedProxies,
+};
 
 use crate::client::clients::Client;
 use crate::client::listener::{ListenerState, Listeners};
@@ -89,6 +91,17 @@ impl Routed<'_> {
         let of_listener = || self.listener.as_ref()?.listener.policy.as_ref()?.grpc_web;
         let web = call.web.filter(|_| of_rule.or_else(of_listener) == Some(GrpcWeb::Translate));
         Some(Call { web, ..*call })
+    }
+
+    /// True if its rule says that requests may take any time; or else a policy of the listener.
+    pub(crate) fn may_take_any_time(&self) -> bool {
+        let Some(rule) = self.decision.rule() else { return false };
+        let of_listener = || self.listener.as_ref()?.listener.policy.as_ref()?.defaults.as_deref();
+        let request = match rule.timeouts.request {
+            TimeLimit::Unsaid => of_listener().map(|defaults| defaults.timeouts.request),
+            said => Some(said),
+        };
+        request == Some(TimeLimit::Lifted)
     }
 
     fn listener_id(&self) -> Option<&ListenerId> {

@@ -6,7 +6,6 @@ use std::rc::Rc;
 
 use http::{HeaderValue, Request, StatusCode, Version, header};
 use hyper::body::Incoming;
-use portcullis_model::SlowClients;
 
 use crate::client::clients::Client;
 use crate::client::exchange::Exchange;
@@ -64,9 +63,7 @@ impl Service {
         if request.is_grpc() {
             exchange.take_any_time();
         }
-        if let Some(rule) = request.decision.rule()
-            && rule.timeouts.slow_clients == SlowClients::Keep
-        {
+        if request.may_take_any_time() {
             exchange.take_any_time();
         }
         // An HTTP/1 connection has one body at a time, and is watched as a whole.

@@ -2,6 +2,7 @@
 //! whether the request can be sent again, and how long to wait before. The re-sending that a kept
 //! connection makes necessary that turns out to be closed is no retry.
 
+use std::borrow::Cow;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
@@ -51,7 +52,7 @@ pub(crate) async fn send(
     preference: Preference,
     downstream: &Downstream,
     mut outgoing: Box<Outgoing>,
-    retry: &Retry,
+    retry: Cow<'_, Retry>,
     limit: Option<Duration>,
 ) -> Result<Answered, AttemptError> {
     let request = Repeatable::of(&mut outgoing, pools);
@@ -82,7 +83,7 @@ pub(crate) async fn send(
             Err(Missed { error: AttemptError::Timeout, .. }) if may_be_late => {}
             attempted => attempt::judge(&endpoint, attempted.as_ref().map_err(|missed| &missed.error)),
         }
-        let is_worth_another = tried < retry.attempts && request.is_worth_another(&attempted, retry);
+        let is_worth_another = tried < retry.attempts() && request.is_worth_another(&attempted, &retry);
         let again = if is_worth_another { request.again() } else { None };
         let Some(again) = again else {
             return match attempted {
@@ -104,7 +105,7 @@ pub(crate) async fn send(
             return Err(AttemptError::RetryBudget);
         }
         outgoing = again;
-        sleep(pause(retry.backoff, tried)).await;
+        sleep(pause(retry.backoff(), tried)).await;
         pools.counters.retries.increment();
     }
     Err(AttemptError::NoEndpoint)
@@ -179,11 +180,11 @@ impl Repeatable {
     /// been processed is sent again only if it may be (RFC 9110 section 9.2.2).
     fn is_worth_another(&self, attempted: &Result<UpstreamResponse, Missed>, retry: &Retry) -> bool {
         let Missed { error, processed } = match attempted {
-            Ok(response) => return retry.codes.contains(&response.status()),
+            Ok(response) => return retry.codes().contains(&response.status()),
             Err(missed) => missed,
         };
         let is_safe = |answer: StatusCode| {
-            *processed == Processed::No || self.is_idempotent || retry.codes.contains(&answer)
+            *processed == Processed::No || self.is_idempotent || retry.codes().contains(&answer)
         };
         match error {
             AttemptError::NoEndpoint

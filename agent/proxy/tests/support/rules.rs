@@ -8,7 +8,7 @@ use http::{HeaderName, HeaderValue, StatusCode};
 use portcullis_model::{
     Action, BackendName, BackendTarget, Entry, Failure, Filter, HeaderEdit, HostPattern, ObjectName,
     PathMatch, PathRewrite, PathTable, PortKey, Precedence, Redirect, Retry, Rewrite, RouteMatch,
-    RouteOrigin, RouteTable, Rule, RuleId, SessionPersistence, SlowClients, Split, Timeouts, TrafficPolicy,
+    RouteOrigin, RouteTable, Rule, RuleId, SessionPersistence, Split, TimeLimit, Timeouts, TrafficPolicy,
     ValueMatch, WeightedBackend,
 };
 
@@ -126,24 +126,26 @@ impl RuleSpec {
     }
 
     pub fn request_timeout(mut self, milliseconds: u64) -> Self {
-        self.timeouts.request = Some(Duration::from_millis(milliseconds));
+        self.timeouts.request = TimeLimit::Of(Duration::from_millis(milliseconds));
         self
     }
 
-    pub fn slow_clients(mut self, slow_clients: SlowClients) -> Self {
-        self.timeouts.slow_clients = slow_clients;
+    /// As `request: 0s`.
+    pub fn any_time(mut self) -> Self {
+        self.timeouts.request = TimeLimit::Lifted;
         self
     }
 
     /// Retries after a short pause.
     pub fn retry(mut self, attempts: u32, codes: &[u16]) -> Self {
         let codes = codes.iter().map(|code| StatusCode::from_u16(*code).unwrap()).collect();
-        self.retry = Some(Retry { attempts, codes, backoff: Duration::from_millis(10) });
+        let backoff = Duration::from_millis(10);
+        self.retry = Some(Retry { attempts: Some(attempts), codes: Some(codes), backoff: Some(backoff) });
         self
     }
 
     pub fn backend_timeout(mut self, milliseconds: u64) -> Self {
-        self.timeouts.backend_request = Some(Duration::from_millis(milliseconds));
+        self.timeouts.backend_request = TimeLimit::Of(Duration::from_millis(milliseconds));
         self
     }
 }

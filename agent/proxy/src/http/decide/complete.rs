@@ -67,6 +67,7 @@ impl<'s, H: Head> Routed<'_, 's, H> {
             rule,
             backend,
             name,
+            defaults: self.listener.policy.as_ref().and_then(|policy| policy.defaults.as_deref()),
             authority,
             path,
             host,

@@ -1,37 +1,40 @@
-//! Retries of a rule (GEP-1731).
-
-use std::time::Duration;
+//! Retries as rules and policies write them (GEP-1731).
 
 use http::StatusCode;
-use portcullis_api::types::httproutes::HttpRouteRetry;
+use portcullis_api::types::shared::HttpRouteRetry;
 use portcullis_model::Retry;
 
 use crate::Fault;
 use crate::duration::parse_duration;
 
-/// "When this field is unspecified, the backoff strategy and base interval are
-/// implementation-specific."
-const BACKOFF: Duration = Duration::from_millis(25);
 /// The CRD knows no limit. A request that nothing else ends has to end some time.
 const MOST_ATTEMPTS: u32 = 1000;
 
 /// "An explicit zero value MUST disable retries", which is why it is kept.
-pub(super) fn parse(retry: &HttpRouteRetry) -> Result<Retry, Fault> {
-    let attempts = retry.attempts.unwrap_or(1);
-    let attempts =
-        u32::try_from(attempts).ok().filter(|attempts| *attempts <= MOST_ATTEMPTS).ok_or_else(|| {
+pub(crate) fn parse(retry: &HttpRouteRetry) -> Result<Retry, Fault> {
+    let number = |attempts: i64| {
+        let number = u32::try_from(attempts).ok().filter(|attempts| *attempts <= MOST_ATTEMPTS);
+        number.ok_or_else(|| {
             Fault::unsupported(format!("attempts: {attempts} is not between 0 and {MOST_ATTEMPTS}"))
-        })?;
+        })
+    };
+    let attempts = retry.attempts.map(number).transpose()?;
+    let codes = retry.codes.as_deref().map(statuses).transpose()?;
+    let backoff = retry.backoff.as_deref().map(parse_duration).transpose();
+    let backoff = backoff.map_err(|error| Fault::unsupported(format!("backoff: {error}")))?;
+    Ok(Retry { attempts, codes: codes.map(Into::into), backoff })
+}
+
+/// Each once.
+fn statuses(written: &[i64]) -> Result<Vec<StatusCode>, Fault> {
     let mut codes = Vec::new();
-    for code in retry.codes.iter().flatten() {
+    for code in written {
         let code = status(*code)?;
         if !codes.contains(&code) {
             codes.push(code);
         }
     }
-    let backoff = retry.backoff.as_deref().map(parse_duration).transpose();
-    let backoff = backoff.map_err(|error| Fault::unsupported(format!("backoff: {error}")))?;
-    Ok(Retry { attempts, codes, backoff: backoff.unwrap_or(BACKOFF) })
+    Ok(codes)
 }
 
 fn status(code: i64) -> Result<StatusCode, Fault> {
@@ -49,8 +52,8 @@ mod tests {
 
     fn parsed(retry: Value) -> Result<(u32, Vec<u16>, u128), String> {
         let retry = parse(&serde_json::from_value(retry).unwrap()).map_err(|fault| fault.message)?;
-        let codes = retry.codes.iter().map(StatusCode::as_u16).collect();
-        Ok((retry.attempts, codes, retry.backoff.as_millis()))
+        let codes = retry.codes().iter().map(StatusCode::as_u16).collect();
+        Ok((retry.attempts(), codes, retry.backoff().as_millis()))
     }
 
     #[test]
