@@ -23,7 +23,7 @@ const LABEL: &str = "portcullis.dev/test";
 const ABANDONED: Duration = Duration::from_secs(600);
 
 /// Objects that tests make outside of their namespace, named after it.
-const NOT_NAMESPACED: [(&str, &str); 7] = [
+const NOT_NAMESPACED: [(&str, &str); 9] = [
     ("GatewayClass", ""),
     ("GatewayClass", "-other"),
     ("XMesh", ""),
@@ -31,6 +31,8 @@ const NOT_NAMESPACED: [(&str, &str); 7] = [
     ("ClusterRoleBinding", ""),
     ("ClusterRole", "-pods"),
     ("ClusterRoleBinding", "-pods"),
+    ("ClusterTrustBundle", ""),
+    ("ClusterTrustBundle", ".example.com:ca:one"),
 ];
 
 pub(crate) struct Fixture {
@@ -111,9 +113,12 @@ impl Fixture {
     pub(crate) fn api(&self, kind: &str) -> Api<DynamicObject> {
         let resource = resource(kind);
         match kind {
-            "GatewayClass" | "XMesh" | "CustomResourceDefinition" | "ClusterRole" | "ClusterRoleBinding" => {
-                Api::all_with(self.client.clone(), &resource)
-            }
+            "GatewayClass"
+            | "XMesh"
+            | "CustomResourceDefinition"
+            | "ClusterRole"
+            | "ClusterRoleBinding"
+            | "ClusterTrustBundle" => Api::all_with(self.client.clone(), &resource),
             _ => Api::namespaced_with(self.client.clone(), &self.name, &resource),
         }
     }
@@ -207,6 +212,11 @@ async fn remove_leftovers(client: &Client) {
 }
 
 pub(crate) fn resource(kind: &str) -> ApiResource {
+    // The other versions are served only if the API server is told to.
+    if kind == "ClusterTrustBundle" {
+        let gvk = GroupVersionKind::gvk("certificates.k8s.io", "v1", kind);
+        return ApiResource::from_gvk(&gvk);
+    }
     if let Some(known) = Kind::ALL.iter().find(|known| known.as_str() == kind) {
         let gvk = GroupVersionKind::gvk(known.group(), known.versions()[0], kind);
         return ApiResource::from_gvk_with_plural(&gvk, known.resource());

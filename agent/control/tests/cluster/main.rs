@@ -39,3 +39,4 @@ mod schema;
 mod sources;
 mod statuses;
 mod tenants;
+mod trust_bundles;
