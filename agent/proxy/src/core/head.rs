@@ -52,6 +52,8 @@ pub(crate) trait Fields {
 
 /// Header fields that can be changed.
 pub(crate) trait FieldsMut: Fields {
+    /// Makes room for so many more, at once.
+    fn reserve(&mut self, additional: usize);
     /// Replaces all values.
     fn insert(&mut self, name: HeaderName, value: HeaderValue);
     fn append(&mut self, name: HeaderName, value: HeaderValue);
@@ -177,6 +179,10 @@ impl Fields for HeaderMap {
 }
 
 impl FieldsMut for HeaderMap {
+    fn reserve(&mut self, additional: usize) {
+        self.reserve(additional);
+    }
+
     fn insert(&mut self, name: HeaderName, value: HeaderValue) {
         self.insert(name, value);
     }

@@ -90,6 +90,10 @@ impl Fields for PlainFields {
 }
 
 impl FieldsMut for PlainFields {
+    fn reserve(&mut self, additional: usize) {
+        self.0.reserve(additional);
+    }
+
     fn insert(&mut self, name: HeaderName, value: HeaderValue) {
         self.remove(&name);
         self.append(name, value);
