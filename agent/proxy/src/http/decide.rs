@@ -69,6 +69,7 @@ pub(crate) enum AskedBy {
 }
 
 /// The checks of a request that policies want before its filters run.
+#[derive(Default)]
 struct Wanted<'s> {
     credentials: Vec<&'s Authentication>,
     services: Vec<&'s ExternalAuth>,

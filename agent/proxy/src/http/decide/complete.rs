@@ -118,6 +118,9 @@ impl<'s, H: Head> Routed<'_, 's, H> {
     /// The checks that policies want of a request, by listener and by rule. Made when its rule is
     /// known: preflight requests of browsers never have credentials.
     fn wanted(&self, rule: &'s Rule) -> Wanted<'s> {
+        if self.listener.policy.is_none() && rule.policy.is_none() {
+            return Wanted::default();
+        }
         let policies = self.listener.policy.iter().chain(&rule.policy);
         let services = policies.clone().flat_map(|policy| &policy.external_auth);
         Wanted {
