@@ -8,6 +8,8 @@ use bytes::Bytes;
 use http::header::{CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING};
 use http::{Method, StatusCode, Version, request, response};
 
+use crate::core::head::{KnownField, KnownFields};
+
 /// Fields that are parsed without asking for memory.
 const USUAL_FIELDS: usize = 100;
 
@@ -111,8 +113,9 @@ pub(crate) fn parse_response(
     parts.status = status;
     parts.version = if response.version == Some(1) { Version::HTTP_11 } else { Version::HTTP_10 };
     parts.headers = to_map(bytes, response.headers)?;
-    let length = body_length(&parts, method)?;
-    let is_persistent = is_persistent(&parts) && length != BodyLength::UntilClose;
+    let known = KnownFields::of(&parts.headers);
+    let length = body_length(&parts, known, method)?;
+    let is_persistent = is_persistent(&parts, known) && length != BodyLength::UntilClose;
     Ok(Some((ResponseHead { parts, length, is_persistent }, size)))
 }
 
@@ -128,16 +131,18 @@ pub(crate) fn to_map(bytes: &Bytes, fields: &[httparse::Header<'_>]) -> Result<H
 }
 
 /// RFC 9112 section 6.3. `Transfer-Encoding` overrides `Content-Length`.
-fn body_length(head: &response::Parts, method: &Method) -> Result<BodyLength, HeadError> {
+fn body_length(head: &response::Parts, known: KnownFields, method: &Method) -> Result<BodyLength, HeadError> {
     let has_none = *method == Method::HEAD
         || head.status.is_informational()
         || matches!(head.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
     if has_none {
         return Ok(BodyLength::Bytes(0));
     }
-    let mut codings = head.headers.get_all(TRANSFER_ENCODING).iter();
-    if let Some(coding) = codings.next() {
-        let is_chunked = coding.as_bytes().eq_ignore_ascii_case(b"chunked") && codings.next().is_none();
+    if known.has(KnownField::TransferEncoding) {
+        let mut codings = head.headers.get_all(TRANSFER_ENCODING).iter();
+        let first = codings.next().map(HeaderValue::as_bytes);
+        let is_chunked = first.is_some_and(|first| first.eq_ignore_ascii_case(b"chunked"));
+        let is_chunked = is_chunked && codings.next().is_none();
         let may_be = is_chunked && head.version == Version::HTTP_11;
         return if may_be { Ok(BodyLength::Chunked) } else { Err(HeadError::TransferCoding) };
     }
@@ -152,9 +157,11 @@ fn body_length(head: &response::Parts, method: &Method) -> Result<BodyLength, He
 /// A decimal number without sign, or a list of one that is always the same.
 fn number(value: &[u8]) -> Option<u64> {
     let mut numbers = value.split(|byte| *byte == b',').map(|number| {
-        let digits = number.trim_ascii();
-        let is_number = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
-        is_number.then(|| std::str::from_utf8(digits).ok()?.parse().ok()).flatten()
+        let digits = Some(number.trim_ascii()).filter(|digits| !digits.is_empty())?;
+        digits.iter().try_fold(0_u64, |number, digit| {
+            let digit = char::from(*digit).to_digit(10)?;
+            number.checked_mul(10)?.checked_add(digit.into())
+        })
     });
     let first = numbers.next()??;
     numbers.all(|other| other == Some(first)).then_some(first)
@@ -162,16 +169,19 @@ fn number(value: &[u8]) -> Option<u64> {
 
 /// RFC 9112 section 9.3. What has two lengths might be an attempt at response splitting (section
 /// 6.3).
-fn is_persistent(head: &response::Parts) -> bool {
-    let options = head.headers.get_all(CONNECTION).iter();
-    let mut options =
-        options.flat_map(|value| value.as_bytes().split(|byte| *byte == b',')).map(<[u8]>::trim_ascii);
-    let stays = if head.version == Version::HTTP_11 {
-        !options.any(|option| option.eq_ignore_ascii_case(b"close"))
-    } else {
-        options.any(|option| option.eq_ignore_ascii_case(b"keep-alive"))
+fn is_persistent(head: &response::Parts, known: KnownFields) -> bool {
+    let says = |option: &[u8]| {
+        let values = head.headers.get_all(CONNECTION).iter().map(HeaderValue::as_bytes);
+        let mut options = values.flat_map(|value| value.split(|byte| *byte == b','));
+        options.any(|said| said.trim_ascii().eq_ignore_ascii_case(option))
     };
-    stays && !(head.headers.contains_key(TRANSFER_ENCODING) && head.headers.contains_key(CONTENT_LENGTH))
+    let has_options = known.has(KnownField::Connection);
+    let stays = if head.version == Version::HTTP_11 {
+        !(has_options && says(b"close"))
+    } else {
+        has_options && says(b"keep-alive")
+    };
+    stays && !(known.has(KnownField::TransferEncoding) && known.has(KnownField::ContentLength))
 }
 
 // === impl HeadLimit ===
