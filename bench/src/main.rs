@@ -7,6 +7,7 @@ mod backend;
 mod change;
 mod clients;
 mod cluster;
+mod credentials;
 mod delegation;
 mod document;
 mod forward;
@@ -66,6 +67,8 @@ enum Benchmark {
     Delegation(delegation::Args),
     /// Against a real API server: route to answer, statuses, Secrets, outages, leadership
     Cluster(cluster::Args),
+    /// Requests with tokens and API keys: CPU time, and how many a core checks in a second
+    Credentials(credentials::Args),
     /// A start on 10,000 routes and 1,000 certificates, against HAProxy, nginx and Envoy
     Start(start::Args),
     /// SIGKILL and a new start under load: for how long connections are refused
@@ -89,6 +92,7 @@ fn main() -> Result<()> {
         Benchmark::Change(args) => change::run(&args),
         Benchmark::Delegation(args) => delegation::run(&args),
         Benchmark::Cluster(args) => cluster::run(&args),
+        Benchmark::Credentials(args) => credentials::run(&args),
         Benchmark::Start(args) => start::run(&args),
         Benchmark::Restart(args) => restart::run(&args),
         Benchmark::Scale(args) => scale::run(&args),
