@@ -58,6 +58,7 @@ pub(crate) use pattern::compiling_once;
 pub(crate) use resolve::{ResolvedFilters, resolve_filters};
 pub(crate) use service_reference::Referred;
 pub(crate) use services::{find_for_requests, not_permitted};
+pub(crate) use session::check as check_sessions;
 
 /// A route as far as it can be understood without looking at any other object.
 #[derive(Clone, Debug)]

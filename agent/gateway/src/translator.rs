@@ -251,12 +251,22 @@ impl Translator {
         // with other kinds.
         let recompiled = route_filters.update(&changed, objects);
         let mut changed_externals = externals.update(&changed, holders, settings);
-        let parents =
-            Parents { listeners, hierarchy, gateways, objects, traffic, services, externals, route_filters };
+        let parents = Parents {
+            listeners,
+            hierarchy,
+            gateways,
+            objects,
+            traffic,
+            services,
+            externals,
+            route_filters,
+            backend_policies,
+        };
         let refiltered = filters.update(&changed, &judged, &targeted, parents);
         let mut affected = routes.affected(rewritten, &changed, &judged, &attached, parsed, parents);
         affected.extend(routes.of_parents(&merged.claims).cloned());
         affected.extend(routes.targeted(&targeted));
+        affected.extend(routes.with_services(&respoken.sessions));
         affected.extend(routes.retargeted(&protected.routes));
         affected.extend(routes.filtered(&recompiled));
         affected.extend(routes.with_externals(&changed_externals));

@@ -8,9 +8,9 @@ use std::time::Duration;
 use http::StatusCode;
 use portcullis_model::{
     Action, AddressRange, Admission, BackendName, BackendTarget, ClientAddress, ClientCertificates,
-    ClientList, Encryption, Entry, Filter, FrontendKey, L4Action, L4Backend, L4Rule, L4Target, Limits,
-    Listener, Port, Retry, RouteMatch, RouteTable, Rule, ServerNames, Serves, SessionPersistence, Snapshot,
-    TimeLimit, Timeouts, TlsOptions, TlsTermination, ValueMatch, WeightedBackend,
+    ClientList, Encryption, Entry, Filter, FrontendKey, KeptSessions, L4Action, L4Backend, L4Rule, L4Target,
+    Limits, Listener, Port, Retry, RouteMatch, RouteTable, Rule, ServerNames, Serves, SessionPersistence,
+    SessionTerms, Snapshot, TimeLimit, Timeouts, TlsOptions, TlsTermination, ValueMatch, WeightedBackend,
 };
 use serde_json::{Map, Value, json};
 
@@ -357,12 +357,27 @@ fn dump_timeouts(timeouts: &Timeouts) -> Value {
 }
 
 fn dump_session(session: &SessionPersistence) -> Value {
-    let mut value = json!({"carrier": session.carrier});
-    if let Some(timeout) = session.absolute_timeout {
-        value["absoluteTimeout"] = json!(format!("{timeout:?}"));
-    }
+    let mut value = match &session.kept {
+        KeptSessions::All(terms) => dump_session_terms(terms),
+        KeptSessions::At(backends) => {
+            let terms = backends.iter().map(|(backend, terms)| {
+                let mut terms = dump_session_terms(terms);
+                terms["backend"] = json!(backend.as_str());
+                terms
+            });
+            json!({"at": terms.collect::<Vec<_>>()})
+        }
+    };
     if !session.drained.is_empty() {
         value["drained"] = session.drained.iter().map(dump_http_backend).collect();
+    }
+    value
+}
+
+fn dump_session_terms(terms: &SessionTerms) -> Value {
+    let mut value = json!({"carrier": terms.carrier});
+    if let Some(timeout) = terms.absolute_timeout {
+        value["absoluteTimeout"] = json!(format!("{timeout:?}"));
     }
     value
 }

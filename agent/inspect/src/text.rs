@@ -46,16 +46,21 @@ pub(crate) fn action_text(rule: &Rule) -> String {
 /// `up to 2 more attempts, after 25ms at least, for 500 or 503 or a connection that fails`
 /// `by cookie s, for 5m: first of all to the endpoint that answered before`
 pub(crate) fn session_text(session: &SessionPersistence) -> String {
-    let carrier = match &session.carrier {
-        SessionCarrier::Cookie(cookie) => format!("cookie {}", cookie.name),
-        SessionCarrier::Header(name) => format!("header {name}"),
-    };
-    let limit = session.absolute_timeout.map(|limit| format!(", for {limit:?}")).unwrap_or_default();
+    let ways = session.kept.terms().map(|(only, terms)| {
+        let carrier = match &terms.carrier {
+            SessionCarrier::Cookie(cookie) => format!("cookie {}", cookie.name),
+            SessionCarrier::Header(name) => format!("header {name}"),
+        };
+        let limit = terms.absolute_timeout.map(|limit| format!(", for {limit:?}")).unwrap_or_default();
+        let whose = only.map(|backend| format!(", at {backend} only")).unwrap_or_default();
+        format!("by {carrier}{limit}{whose}")
+    });
+    let ways = ways.collect::<Vec<_>>().join("; ");
     let drained = session.drained.iter().filter_map(|backend| match &backend.target {
         BackendTarget::Known(name) => Some(format!("; {name} has weight 0 and keeps its sessions")),
         BackendTarget::Respond(_) | BackendTarget::Invalid(_) => None,
     });
-    format!("by {carrier}{limit}: to the endpoint that answered first{}", drained.collect::<String>())
+    format!("{ways}: to the endpoint that answered first{}", drained.collect::<String>())
 }
 
 pub(crate) fn retry_text(retry: &Retry) -> String {

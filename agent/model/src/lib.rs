@@ -110,7 +110,7 @@ pub use route_filter::{
 };
 pub use scheme::Scheme;
 pub use select::Selected;
-pub use session::{CookieLifetime, SessionCarrier, SessionCookie};
+pub use session::{CookieLifetime, KeptSessions, SessionCarrier, SessionCookie, SessionTerms};
 pub use shard::ShardMap;
 pub use snapshot::Snapshot;
 pub use table::{Entry, Found, PathTable, RouteTable};

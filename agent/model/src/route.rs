@@ -3,14 +3,13 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use http::{HeaderName, Method, StatusCode};
 use regex::Regex;
 use regex::bytes::Regex as BytesRegex;
 
 use crate::{
-    BackendName, DirectResponse, Filter, ObjectName, Redirect, RequestHead, Retry, SessionCarrier, Timeouts,
+    BackendName, DirectResponse, Filter, KeptSessions, ObjectName, Redirect, RequestHead, Retry, Timeouts,
     TrafficPolicy,
 };
 
@@ -61,12 +60,9 @@ pub struct Rule {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionPersistence {
     /// The rule, by name: "route rules referencing the same service MUST NOT share persistent
-    /// sessions".
+    /// sessions", "even if the session persistence is attached to the service".
     pub scope: Box<str>,
-    pub carrier: SessionCarrier,
-    /// The time after which a session is over, however much it is used. `None`: as long as its
-    /// endpoint is there.
-    pub absolute_timeout: Option<Duration>,
+    pub kept: KeptSessions,
     /// Backends with weight 0. They take no new sessions; those they have stay, "even if the weight
     /// is set to 0".
     pub drained: Vec<WeightedBackend>,

@@ -11,10 +11,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use portcullis_model::{
-    BackendProtocol, CookieLifetime, KeyRing, RingKey, SessionCarrier, SessionCookie, SessionPersistence,
+    BackendProtocol, CookieLifetime, KeptSessions, KeyRing, RingKey, SessionCarrier, SessionCookie,
+    SessionPersistence, SessionTerms,
 };
 use support::origin::Origin;
-use support::rules::{RuleSpec, rule};
+use support::rules::{RuleSpec, backend_name, rule};
 use support::via::{Reply, Via};
 use support::world::World;
 
@@ -28,7 +29,11 @@ fn by_cookie(
 ) -> SessionPersistence {
     let cookie = SessionCookie { name: "session".into(), path: "/".into(), lifetime };
     let carrier = SessionCarrier::Cookie(cookie);
-    SessionPersistence { scope: scope.into(), carrier, absolute_timeout, drained: Vec::new() }
+    kept(scope, KeptSessions::All(SessionTerms { carrier, absolute_timeout }))
+}
+
+fn kept(scope: &str, kept: KeptSessions) -> SessionPersistence {
+    SessionPersistence { scope: scope.into(), kept, drained: Vec::new() }
 }
 
 fn cookie(scope: &str) -> SessionPersistence {
@@ -36,7 +41,8 @@ fn cookie(scope: &str) -> SessionPersistence {
 }
 
 fn header(scope: &str) -> SessionPersistence {
-    SessionPersistence { carrier: SessionCarrier::Header("x-session".parse().unwrap()), ..cookie(scope) }
+    let carrier = SessionCarrier::Header("x-session".parse().unwrap());
+    kept(scope, KeptSessions::All(SessionTerms { carrier, absolute_timeout: None }))
 }
 
 fn ring(secret: u8) -> Arc<KeyRing> {
@@ -226,6 +232,92 @@ async fn each_rule_has_its_own_sessions() {
     assert_eq!(given(&world.send(Via::Http1, &get("/none", Some(&a))).await), None);
 }
 
+fn at(scope: &str, terms: impl IntoIterator<Item = (&'static str, SessionTerms)>) -> SessionPersistence {
+    let terms = terms.into_iter().map(|(name, terms)| (backend_name(name), terms));
+    kept(scope, KeptSessions::At(terms.collect()))
+}
+
+fn terms(session: SessionPersistence) -> SessionTerms {
+    match session.kept {
+        KeptSessions::All(terms) => terms,
+        KeptSessions::At(backends) => panic!("{backends:?}"),
+    }
+}
+
+/// "Route rules referencing the same service MUST NOT share persistent sessions, even if the
+/// session persistence is attached to the service": one name, and a session of each rule all the
+/// same, for a client that keeps one cookie of it.
+#[tokio::test]
+async fn rules_have_sessions_of_their_own_by_one_name() {
+    let backends = Backends::start(BackendProtocol::Http1, &[("v1", 8)]).await;
+    for session in [cookie(""), header("")] {
+        let of =
+            |prefix| rule().prefix(prefix).to("v1").session(at(prefix, [("v1", terms(session.clone()))]));
+        let paths = ["/a", "/b", "/c", "/d", "/e"];
+        let world = world(&backends, BackendProtocol::Http1, paths.map(of).into()).await;
+        let ask = async |path: &str, kept: &mut String| {
+            let request = format!("GET {path}\nhost: a.com\ncookie: session={kept}\nx-session: {kept}\n\n");
+            let reply = world.send(Via::Http1, &request).await;
+            given(&reply).map(|(token, _)| *kept = token).is_some()
+        };
+        let (mut kept, mut homes) = (String::new(), Vec::new());
+        for path in &paths[..4] {
+            let begun = async { assert!(ask(path, &mut kept).await, "{path}") };
+            homes.push(backends.only_one(begun).await);
+        }
+        assert_eq!(kept.len(), 4 * 90 + 3);
+        for _ in 0..MANY {
+            for (path, home) in paths.iter().zip(&homes) {
+                let going_on = async { assert!(!ask(path, &mut kept).await, "{path}") };
+                assert_eq!(backends.only_one(going_on).await, *home, "{path}");
+            }
+        }
+        // A client has room for four; the one that began first goes.
+        assert!(ask("/e", &mut kept).await && kept.len() == 4 * 90 + 3);
+        assert!(!ask("/b", &mut kept).await && ask("/a", &mut kept).await);
+    }
+}
+
+/// "Apply session persistence only for the backends with it configured."
+#[tokio::test]
+async fn sessions_of_one_backend_are_no_other_ones() {
+    let backends = Backends::start(BackendProtocol::Http1, &[("v1", 3), ("v2", 3), ("v3", 2)]).await;
+    let [one, two] = [terms(cookie("")), terms(header(""))];
+    let session = at("r", [("v1", one), ("v2", two)]);
+    let rules = vec![rule().session(session).split(&[("v1", 1), ("v2", 1), ("v3", 1)])];
+    let world = world(&backends, BackendProtocol::Http1, rules).await;
+    let mut begun = BTreeMap::new();
+    while begun.len() < 3 {
+        let mut reply = None;
+        let home =
+            backends.only_one(async { reply = Some(world.send(Via::Http1, &get("/", None)).await) }).await;
+        let reply = reply.unwrap();
+        let carried = (reply.header("set-cookie").is_some(), reply.header("x-session").is_some());
+        assert_eq!(carried, (home.0 == "v1", home.0 == "v2"));
+        begun.insert(home.0, (home, given(&reply)));
+    }
+    assert_eq!(begun["v3"].1, None);
+    let (home, given_by_cookie) = begun["v1"].clone();
+    let token = given_by_cookie.unwrap().0;
+    assert_eq!(backends.only_one(go_on(&world, "/", &token)).await, home);
+    // The other's place is not looked at for it.
+    let (home, given_by_header) = begun["v2"].clone();
+    let other = given_by_header.unwrap().0;
+    let request = format!("GET /\nhost: a.com\nx-session: {other}\n\n");
+    let going_on = async {
+        for _ in 0..MANY {
+            assert_eq!(given(&world.send(Via::Http2Tls, &request).await), None);
+        }
+    };
+    assert_eq!(backends.only_one(going_on).await, home);
+    let mut came = std::collections::BTreeSet::new();
+    for _ in 0..200 {
+        let request = format!("GET /\nhost: a.com\nx-session: {token}\ncookie: session={other}\n\n");
+        came.insert(backends.only_one(async { drop(world.send(Via::Http1, &request).await) }).await);
+    }
+    assert_eq!(came.len(), 8, "no session is resumed: {came:?}");
+}
+
 #[tokio::test]
 async fn permanent_cookies_last_as_long_as_their_sessions() {
     let backends = Backends::start(BackendProtocol::Http1, &[("echo", 3)]).await;
@@ -240,7 +332,9 @@ async fn permanent_cookies_last_as_long_as_their_sessions() {
 async fn a_session_is_over_after_its_absolute_timeout_though_it_is_used() {
     let backends = Backends::start(BackendProtocol::Http1, &[("echo", 3)]).await;
     for session in [by_cookie("r", CookieLifetime::Session, Some(Duration::from_millis(800))), {
-        SessionPersistence { absolute_timeout: Some(Duration::from_millis(800)), ..header("r") }
+        let carrier = SessionCarrier::Header("x-session".parse().unwrap());
+        let absolute_timeout = Some(Duration::from_millis(800));
+        kept("r", KeptSessions::All(SessionTerms { carrier, absolute_timeout }))
     }] {
         let world = world(&backends, BackendProtocol::Http1, vec![rule().session(session)]).await;
         let began = Instant::now();
@@ -272,7 +366,11 @@ async fn tokens_that_are_none_are_replaced() {
         "x".repeat(4000),
     ] {
         let reply = world.send(Via::Http1, &get("/", Some(&bad))).await;
-        assert!(given(&reply).is_some_and(|(token, _)| token != bad && token.len() == 90), "{bad}");
+        let (token, _) = given(&reply).expect("a session begins");
+        // What names a known key may be another rule's, and stays behind it.
+        let own = token.split('.').next().unwrap();
+        assert!(own != bad && own.len() == 90, "{bad}");
+        assert!(token == own || token == format!("{own}.{bad}"), "{bad}: {token}");
         assert_eq!(reply.status.as_u16(), 200);
     }
     // What has another length costs nothing, and is passed over.

@@ -105,6 +105,9 @@ impl Resolver for World {
     fn traffic_policy(&self, _: &RuleId, _: &[Arc<RuleId>]) -> Option<Arc<TrafficPolicy>> {
         None
     }
+    fn sessions(&self, _: &ObjectName) -> Option<&portcullis_api::types::shared::SessionPersistence> {
+        None
+    }
     fn route_filter(&self, name: &ObjectName) -> Option<&Result<Extension, Fault>> {
         self.filters.get(name)
     }

@@ -1,13 +1,13 @@
-//! XBackendTrafficPolicy: how much of the traffic of Services may be retries (GEP-3388). As with a
-//! BackendPolicy, nothing depends on it for its protection: one that cannot be followed is without
-//! effect.
+//! XBackendTrafficPolicy: how much of the traffic of Services may be retries (GEP-3388), and the
+//! sessions of clients with them (GEP-1619). As with a BackendPolicy, nothing depends on it for its
+//! protection: one that cannot be followed is without effect.
 
 use std::num::NonZeroU32;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
-use portcullis_api::types::shared::PolicyTargetReference;
+use portcullis_api::types::shared::{PolicyTargetReference, SessionPersistence};
 use portcullis_api::types::xbackendtrafficpolicies::{
     XBackendTrafficPolicy, XBackendTrafficPolicyRetryConstraint, XBackendTrafficPolicySpec,
 };
@@ -33,8 +33,8 @@ pub(crate) type Declared = super::declared::Declared<TrafficTerms>;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct TrafficTerms {
     retries: Option<RetryTerms>,
-    /// Those that are read and without effect.
-    pub(crate) ignored: Vec<&'static str>,
+    /// As they are written, and right: what they come to is each rule's own.
+    pub(crate) sessions: Option<Box<SessionPersistence>>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -44,7 +44,10 @@ struct RetryTerms {
     least: RetryRate,
 }
 
-pub(crate) fn declared(name: &ObjectName, policy: &XBackendTrafficPolicy) -> Declared {
+/// The check of sessions, which are read by those who read routes.
+pub(crate) type CheckSessions = fn(&SessionPersistence) -> Result<(), Fault>;
+
+pub(crate) fn declared(name: &ObjectName, policy: &XBackendTrafficPolicy, check: CheckSessions) -> Declared {
     let XBackendTrafficPolicy { metadata, spec, .. } = policy;
     // "Currently, a TargetRef cannot be scoped to a specific port on a Service."
     let references = spec.target_refs.iter().map(|to| PolicyTargetReference {
@@ -54,22 +57,29 @@ pub(crate) fn declared(name: &ObjectName, policy: &XBackendTrafficPolicy) -> Dec
         section_name: None,
     });
     let references: Vec<_> = references.collect();
-    let terms = TrafficTerms::of(spec);
+    let terms = TrafficTerms::of(spec, check);
     Declared::new(metadata, name, &references, &TARGETABLE, terms, TrafficTerms::default)
 }
 
 // === impl TrafficTerms ===
 
 impl TrafficTerms {
-    fn of(spec: &XBackendTrafficPolicySpec) -> Result<Self, Fault> {
+    fn of(spec: &XBackendTrafficPolicySpec, check: CheckSessions) -> Result<Self, Fault> {
         let XBackendTrafficPolicySpec { retry_constraint, session_persistence, .. } = spec;
-        let retries = retry_constraint.as_ref().map(RetryTerms::of).transpose().map_err(|wrong| {
+        let mut wrong = Vec::new();
+        let retries = retry_constraint.as_ref().map(RetryTerms::of).transpose().unwrap_or_else(|faults| {
+            wrong = faults;
+            None
+        });
+        if let Some(Err(fault)) = session_persistence.as_ref().map(check) {
+            wrong.push(fault.within("sessionPersistence").message);
+        }
+        if !wrong.is_empty() {
             let wrong = wrong.join("; ");
             let message = format!("{wrong}; until that is right, the policy is without effect");
-            Fault::not_accepted(Reason::Invalid, message)
-        })?;
-        let sessions = "sessionPersistence, for which rules of routes have a field";
-        Ok(Self { retries, ignored: session_persistence.iter().map(|_| sessions).collect() })
+            return Err(Fault::not_accepted(Reason::Invalid, message));
+        }
+        Ok(Self { retries, sessions: session_persistence.clone().map(Box::new) })
     }
 
     pub(crate) fn retry_budget(&self, service: &ObjectName) -> Option<Arc<RetryBudget>> {
@@ -138,12 +148,33 @@ mod tests {
 
     use super::*;
 
+    fn refused(sessions: &SessionPersistence) -> Result<(), Fault> {
+        match sessions.absolute_timeout {
+            Some(_) => Ok(()),
+            None => Err(Fault::unsupported("cookie: no such one")),
+        }
+    }
+
+    #[test]
+    fn all_that_is_wrong_is_told() {
+        let right = json!({"sessionPersistence": {"cookie": {"name": "s"}, "absoluteTimeout": "1h"}});
+        let read = declared(right);
+        assert_eq!((read.fault, read.terms.sessions.is_some()), (None, true));
+        let wrong = json!({"retryConstraint": {"budget": {"percent": 101}},
+            "sessionPersistence": {"cookie": {"lifetimeType": "Permanent"}}});
+        let read = declared(wrong);
+        assert_eq!(read.terms, TrafficTerms::default());
+        let message = read.fault.unwrap().message;
+        assert!(message.contains("budget.percent is 101: write 0 to 100; sessionPersistence: "), "{message}");
+        assert!(message.contains("cookie: no such one; until that is right"), "{message}");
+    }
+
     fn declared(fields: Value) -> Declared {
         let mut spec = json!({"targetRefs": [{"group": "", "kind": "Service", "name": "shop"}]});
         spec.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
         let policy = json!({"apiVersion": "gateway.networking.x-k8s.io/v1alpha1",
             "kind": "XBackendTrafficPolicy", "metadata": {"name": "p"}, "spec": spec});
-        super::declared(&ObjectName::new("edge", "p"), &serde_json::from_value(policy).unwrap())
+        super::declared(&ObjectName::new("edge", "p"), &serde_json::from_value(policy).unwrap(), refused)
     }
 
     #[test]

@@ -5,10 +5,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use portcullis_api::Kind;
+use portcullis_api::types::shared::SessionPersistence as WrittenSessions;
 use portcullis_model::{
-    Action, BackendName, BackendTarget, Defaults, DirectResponse, Failure, Filter, L4Action, L4Backend,
-    L4Rule, L4Target, ListenerFilter, Mirror, ObjectName, RouteMatch, Rule, RuleId, Split, TrafficPolicy,
-    WeightedBackend,
+    Action, BackendName, BackendTarget, Defaults, DirectResponse, Failure, Filter, KeptSessions, L4Action,
+    L4Backend, L4Rule, L4Target, ListenerFilter, Mirror, ObjectName, RouteMatch, Rule, RuleId,
+    SessionPersistence, SessionTerms, Split, TrafficPolicy, WeightedBackend,
 };
 
 use super::extension::Extension;
@@ -18,7 +19,9 @@ use super::filter::{ExtensionRef, FilterReference, ParsedMirror, RuleFilters};
 use super::reference::{Delegation, ParsedBackendRef};
 use super::service_reference::Referred;
 use super::services::{self, Services, Target};
-use super::{BackendUse, ExternalTerms, ExternalUse, ParsedRoute, ParsedRule, is_about_streams, kind};
+use super::{
+    BackendUse, ExternalTerms, ExternalUse, ParsedRoute, ParsedRule, is_about_streams, kind, session,
+};
 use crate::{Fault, Reason};
 
 /// The objects that references of rules are looked up in.
@@ -26,6 +29,8 @@ pub trait Resolver {
     fn services(&self) -> &impl Services;
     /// The policy of a rule, with those of the `joined` ones that have become one with it.
     fn traffic_policy(&self, id: &RuleId, joined: &[Arc<RuleId>]) -> Option<Arc<TrafficPolicy>>;
+    /// The sessions that a Service has by a policy of its own.
+    fn sessions(&self, service: &ObjectName) -> Option<&WrittenSessions>;
     /// The RouteFilter, or the fault that its status reports; `None` if there is none of the name.
     fn route_filter(&self, name: &ObjectName) -> Option<&Result<Extension, Fault>>;
     /// The XBackend of that name; the fault if it may not be used.
@@ -185,7 +190,8 @@ impl<R: Resolver + ?Sized> Resolution<'_, R> {
         let filters = self.filters(rule, &rule.filters, None);
         let references = rule.backend_refs.iter().enumerate();
         let backends: Vec<_> = references.map(|(at, reference)| self.weighted(rule, at, reference)).collect();
-        let session = rule.session.clone().filter(|_| rule.faults.is_empty() && filters.is_ok());
+        let session = rule.session.clone().or_else(|| self.sessions_of_backends(rule, &backends));
+        let session = session.filter(|_| rule.faults.is_empty() && filters.is_ok());
         let session = session.map(|mut session| {
             session.drained = backends.iter().filter(|backend| backend.weight == 0).cloned().collect();
             session
@@ -366,16 +372,41 @@ impl<R: Resolver + ?Sized> Resolution<'_, R> {
         }
     }
 
+    /// The sessions of a rule without any of its own: "only for the backends with it configured",
+    /// by the policies of their Services.
+    fn sessions_of_backends(
+        &self,
+        rule: &ParsedRule,
+        backends: &[WeightedBackend],
+    ) -> Option<Box<SessionPersistence>> {
+        let scope = session::scope(&rule.id);
+        let mut kept: Vec<(BackendName, SessionTerms)> = Vec::new();
+        for (reference, backend) in rule.backend_refs.iter().zip(backends) {
+            let BackendTarget::Known(name) = &backend.target else { continue };
+            let written = reference.referred().service().and_then(|it| self.resolver.sessions(&it));
+            let terms = written.and_then(|written| session::parse(written, &scope).ok());
+            kept.extend(
+                terms
+                    .filter(|_| kept.iter().all(|(known, _)| known != name))
+                    .map(|terms| (name.clone(), terms)),
+            );
+        }
+        let kept = (!kept.is_empty()).then_some(KeptSessions::At(kept))?;
+        Some(Box::new(SessionPersistence { scope: scope.into(), kept, drained: Vec::new() }))
+    }
+
     /// "In these cases where both Kubernetes service session affinity and Gateway API session
     /// persistence are both enabled, the route MUST be rejected" (GEP-1619).
     fn sole_persistence(&self, rule: &ParsedRule, used: Used) -> Result<Used, Fault> {
         let Used::Service(BackendUse { service: name, .. }) = &used else { return Ok(used) };
-        let service = self.resolver.services().service(name).filter(|_| rule.session.is_some());
+        let has_sessions = rule.session.is_some() || self.resolver.sessions(name).is_some();
+        let service = self.resolver.services().service(name).filter(|_| has_sessions);
         match service.is_some_and(super::backend::has_affinity) {
             false => Ok(used),
             true => {
+                let whose = if rule.session.is_some() { "" } else { " of the XBackendTrafficPolicy" };
                 let message = format!(
-                    "sessionPersistence and sessionAffinity of Service {name} exclude each other: remove one of them"
+                    "sessionPersistence{whose} and sessionAffinity of Service {name} exclude each other: remove one of them"
                 );
                 Err(Fault::unresolved(Reason::UnsupportedValue, message))
             }

@@ -1,11 +1,13 @@
-//! `sessionPersistence` of a rule (GEP-1619).
+//! `sessionPersistence` of a rule, or of the policy of a Service (GEP-1619).
 
 use std::fmt::Write;
 use std::time::Duration;
 
 use aws_lc_rs::digest::{SHA256, digest};
 use portcullis_api::types::shared::{SessionCookie as WrittenCookie, SessionPersistence as Written};
-use portcullis_model::{CookieLifetime, RuleId, SessionCarrier, SessionCookie, SessionPersistence};
+use portcullis_model::{
+    CookieLifetime, KeptSessions, RuleId, SessionCarrier, SessionCookie, SessionPersistence, SessionTerms,
+};
 
 use super::header::header_name;
 use super::matches::{check_length, unknown_type};
@@ -22,8 +24,12 @@ pub(super) fn of(
     id: &RuleId,
     faults: &mut Vec<Fault>,
 ) -> Option<Box<SessionPersistence>> {
-    match parse(written?, id) {
-        Ok(session) => Some(Box::new(session)),
+    let scope = scope(id);
+    match parse(written?, &scope) {
+        Ok(terms) => {
+            let kept = KeptSessions::All(terms);
+            Some(Box::new(SessionPersistence { scope: scope.into(), kept, drained: Vec::new() }))
+        }
         Err(fault) => {
             faults.push(fault.within("sessionPersistence"));
             None
@@ -31,14 +37,14 @@ pub(super) fn of(
     }
 }
 
-fn parse(written: &Written, id: &RuleId) -> Result<SessionPersistence, Fault> {
-    let scope = scope(id);
+/// `scope` is the rule's, by [`scope()`].
+pub(super) fn parse(written: &Written, scope: &str) -> Result<SessionTerms, Fault> {
     let absolute_timeout = written.absolute_timeout.as_deref().map(timeout).transpose()?;
     let carrier = match (written.r#type.as_deref().unwrap_or("Cookie"), &written.cookie, &written.header) {
         ("Cookie", cookie, None) => {
             let cookie = cookie.clone().unwrap_or_default();
             SessionCarrier::Cookie(
-                parse_cookie(&cookie, &scope, absolute_timeout).map_err(|it| it.within("cookie"))?,
+                parse_cookie(&cookie, scope, absolute_timeout).map_err(|it| it.within("cookie"))?,
             )
         }
         ("Header", None, Some(header)) => {
@@ -52,7 +58,7 @@ fn parse(written: &Written, id: &RuleId) -> Result<SessionPersistence, Fault> {
         ("Header", Some(_), _) => return Err(Fault::unsupported("cookie: it is for the type Cookie")),
         (other, ..) => return Err(unknown_type(other, "Cookie or Header")),
     };
-    Ok(SessionPersistence { scope: scope.into(), carrier, absolute_timeout, drained: Vec::new() })
+    Ok(SessionTerms { carrier, absolute_timeout })
 }
 
 fn parse_cookie(
@@ -95,9 +101,14 @@ fn timeout(text: &str) -> Result<Duration, Fault> {
     if parsed.is_zero() { Err(Fault::unsupported(message)) } else { Ok(parsed) }
 }
 
+/// The fault of sessions that are written for all rules which lead to a Service.
+pub(crate) fn check(written: &Written) -> Result<(), Fault> {
+    parse(written, "").map(|_| ())
+}
+
 /// The rule, and the rules of parent routes that lead to it. The name of a rule stays when others
 /// are written before it.
-fn scope(id: &RuleId) -> String {
+pub(super) fn scope(id: &RuleId) -> String {
     let mut scope = id.parent.as_ref().map(|parent| scope(parent) + " > ").unwrap_or_default();
     // Text grows as it is written to.
     let _ = match &id.name {
@@ -130,9 +141,9 @@ mod tests {
         RuleId { kind: "HTTPRoute", route, index, name: name.map(Arc::from), parent: None }
     }
 
-    fn parsed(written: Value) -> Result<SessionPersistence, String> {
+    fn parsed(written: Value) -> Result<SessionTerms, String> {
         let written: Written = serde_json::from_value(written).unwrap();
-        parse(&written, &id(0, None)).map_err(|fault| fault.message)
+        parse(&written, &scope(&id(0, None))).map_err(|fault| fault.message)
     }
 
     #[test]
@@ -197,7 +208,7 @@ mod tests {
 
     #[test]
     fn rules_have_names_of_their_own() {
-        let name = |id: RuleId| match parse(&Written::default(), &id).unwrap().carrier {
+        let name = |id: RuleId| match parse(&Written::default(), &scope(&id)).unwrap().carrier {
             SessionCarrier::Cookie(cookie) => cookie.name,
             SessionCarrier::Header(name) => panic!("{name}"),
         };

@@ -4,9 +4,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use portcullis_api::types::shared::SessionPersistence;
 use portcullis_api::{Kind, ObjectKey, Objects};
 use portcullis_model::{HostPattern, ObjectName, RuleId, TrafficPolicy};
 
+use super::backend_policies::BackendPolicies;
 use super::externals::Externals;
 use super::gateways::Gateways;
 use super::hierarchy::{Attachment, Hierarchy};
@@ -55,6 +57,7 @@ pub(super) struct Parents<'s> {
     pub(super) services: KnownServices<'s>,
     pub(super) route_filters: &'s RouteFilters,
     pub(super) externals: &'s Externals,
+    pub(super) backend_policies: &'s BackendPolicies,
 }
 
 // === impl Parents ===
@@ -66,6 +69,10 @@ impl Resolver for Parents<'_> {
 
     fn traffic_policy(&self, id: &RuleId, joined: &[Arc<RuleId>]) -> Option<Arc<TrafficPolicy>> {
         self.traffic.of_rule(id, joined)
+    }
+
+    fn sessions(&self, service: &ObjectName) -> Option<&SessionPersistence> {
+        self.backend_policies.sessions(service)
     }
 
     fn route_filter(&self, name: &ObjectName) -> Option<&Result<Extension, Fault>> {

@@ -192,6 +192,12 @@ impl Routes {
         policies.services.iter().flat_map(|service| self.by_service.of(service)).cloned().collect()
     }
 
+    /// The routes that refer to these Services, of whose sessions other policies speak.
+    pub(super) fn with_services(&mut self, services: &BTreeSet<ObjectName>) -> BTreeSet<ObjectKey> {
+        self.references += services.len() as u64;
+        services.iter().flat_map(|service| self.by_service.of(service)).cloned().collect()
+    }
+
     /// The routes that refer to RouteFilters which are something else now.
     pub(super) fn filtered(&mut self, filters: &BTreeSet<ObjectName>) -> BTreeSet<ObjectKey> {
         self.references += filters.len() as u64;

@@ -466,8 +466,9 @@ fn backend_policy(namespace: &str, dice: &mut Dice) -> Value {
 fn backend_traffic_policy(namespace: &str, dice: &mut Dice) -> Value {
     let target = json!({"group": "", "kind": "Service", "name": dice.pick(&["v", "w"])});
     let percent = dice.maybe(|dice| json!(dice.pick(&[10, 20, 101])));
-    let content =
-        json!({"spec": {"targetRefs": [target], "retryConstraint": {"budget": {"percent": percent}}}});
+    let cookie = dice.maybe(|dice| json!({"cookie": {"name": dice.pick(&["a", "b"])}}));
+    let content = json!({"spec": {"targetRefs": [target], "sessionPersistence": cookie,
+        "retryConstraint": {"budget": {"percent": percent}}}});
     let name = dice.pick(&["p", "q"]);
     let version = "gateway.networking.x-k8s.io/v1alpha1";
     manifest(version, "XBackendTrafficPolicy", namespace, name, dice, content)

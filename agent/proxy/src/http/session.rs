@@ -17,7 +17,7 @@ use http::HeaderValue;
 use http::header::{COOKIE, SET_COOKIE};
 use portcullis_model::{
     Action, BackendName, BackendTarget, CookieLifetime, KeyRing, RingKey, Rule, SessionCarrier,
-    SessionCookie, SessionPersistence, WeightedBackend,
+    SessionCookie, SessionPersistence, SessionTerms, WeightedBackend,
 };
 
 use crate::core::derived_key::{KEY_ID, derive, id};
@@ -33,6 +33,8 @@ const TOKEN: usize = KEY_ID + NONCE_LEN + CONTENT + TAG;
 /// A token in Base64, without padding.
 const ENCODED: usize = (TOKEN * 4).div_ceil(3);
 const VERSION: u8 = 1;
+/// Between tokens of several rules in one place. No token has it.
+const SEPARATOR: char = '.';
 
 /// A backend of a rule, and its name.
 pub(crate) type Home<'s> = Option<(&'s WeightedBackend, &'s BackendName)>;
@@ -56,6 +58,8 @@ pub(crate) struct SessionPlan<'s> {
     keys: Rc<SessionKeys>,
     /// The session that the request belongs to.
     resumed: Option<Session>,
+    /// Tokens of other rules that came in the same places. They stay there beside a new one.
+    others: Vec<(&'s SessionCarrier, [u8; ENCODED])>,
 }
 
 /// The contents of a token.
@@ -97,9 +101,6 @@ impl Sessions {
         let persistence = rule.session.as_deref()?;
         let keys = self.keys.borrow().clone();
         let (now, scope) = (now(), persistence.scope.as_bytes());
-        let sessions = tokens(&persistence.carrier, fields).filter(|it| it.len() == ENCODED).take(TOKENS);
-        let sessions = sessions.filter_map(|token| keys.open(scope, token, now));
-        let mut valid = sessions.filter(|session| !session.is_over(persistence.absolute_timeout, now));
         let weighted = match &rule.action {
             Action::Forward(split) => split.backends(),
             Action::Redirect(_) | Action::Respond(_) | Action::Fail(_) => &[],
@@ -113,8 +114,22 @@ impl Sessions {
             let found = backends.find(|(_, name)| fingerprint(name.as_str()) == session.backend);
             found.filter(|(_, name)| self.pools.takes(name, session.endpoint))
         };
-        let (resumed, home) = valid.find_map(|session| Some((session, home(&session)?))).unzip();
-        Some((SessionPlan { persistence, keys, resumed }, home))
+        let (mut found, mut others) = (None, Vec::new());
+        for (only, terms) in persistence.kept.terms() {
+            for token in tokens(&terms.carrier, fields).take(TOKENS) {
+                let Some(session) = keys.open(scope, token, now) else {
+                    others.extend(keys.know(token).then_some((&terms.carrier, *token)));
+                    continue;
+                };
+                let is_meant = only.is_none_or(|name| fingerprint(name.as_str()) == session.backend)
+                    && !session.is_over(terms.absolute_timeout, now);
+                if found.is_none() && is_meant {
+                    found = home(&session).map(|home| (session, home));
+                }
+            }
+        }
+        let (resumed, home) = found.unzip();
+        Some((SessionPlan { persistence, keys, resumed, others }, home))
     }
 }
 
@@ -135,6 +150,7 @@ impl SessionPlan<'_> {
         endpoint: SocketAddr,
         scheme: &str,
     ) {
+        let Some(terms) = self.persistence.kept.at(backend) else { return };
         let now = now();
         let kept = self.resumed.filter(|session| session.endpoint == endpoint);
         if kept.is_some_and(|session| session.freshness == Freshness::Signing) {
@@ -144,19 +160,28 @@ impl SessionPlan<'_> {
         let session =
             Session { since, backend: fingerprint(backend), endpoint, freshness: Freshness::Signing };
         let Some(token) = self.keys.seal(self.persistence.scope.as_bytes(), &session, now) else { return };
-        match &self.persistence.carrier {
+        let token = self.beside_others(token, terms);
+        match &terms.carrier {
             SessionCarrier::Header(name) => {
                 if let Ok(value) = HeaderValue::from_str(&token) {
                     fields.insert(name.clone(), value);
                 }
             }
             SessionCarrier::Cookie(cookie) => {
-                let left = self.persistence.absolute_timeout.map(|limit| session.left(limit, now));
+                let left = terms.absolute_timeout.map(|limit| session.left(limit, now));
                 if let Ok(value) = HeaderValue::from_str(&set_cookie(cookie, &token, left, scheme)) {
                     fields.append(SET_COOKIE, value);
                 }
             }
         }
+    }
+
+    /// The token, and those that other rules have in the same place: a client has one cookie of a
+    /// name and path, and "each route rule should have different persistent sessions".
+    fn beside_others(&self, token: String, terms: &SessionTerms) -> String {
+        let others = self.others.iter().filter(|(carrier, _)| **carrier == terms.carrier);
+        let others = others.filter_map(|(_, other)| std::str::from_utf8(other).ok()).take(TOKENS - 1);
+        others.fold(token, |all, other| format!("{all}{SEPARATOR}{other}"))
     }
 }
 
@@ -172,8 +197,16 @@ fn set_cookie(cookie: &SessionCookie, token: &str, left: Option<Duration>, schem
     format!("{name}={token}; Path={path}{age}{secure}; HttpOnly; SameSite=Strict")
 }
 
-/// The values that may be tokens.
+/// Values that may be tokens, of all rules that have the same carrier.
 fn tokens<'f>(
+    carrier: &'f SessionCarrier,
+    fields: &'f impl Fields,
+) -> impl Iterator<Item = &'f [u8; ENCODED]> {
+    let tokens = values(carrier, fields).flat_map(|value| value.split(|b| char::from(*b) == SEPARATOR));
+    tokens.filter_map(|token| token.try_into().ok())
+}
+
+fn values<'f>(
     carrier: &'f SessionCarrier,
     fields: &'f impl Fields,
 ) -> Box<dyn Iterator<Item = &'f [u8]> + 'f> {
@@ -226,6 +259,14 @@ impl SessionKeys {
         let tag = derived.seal_in_place_separate_tag(nonce_used, Aad::from(scope), &mut content).ok()?;
         let token = [&id(key)[..], &nonce, &content, tag.as_ref()].concat();
         Some(URL_SAFE_NO_PAD.encode(token))
+    }
+
+    /// True if the token names one of the keys. That it is one is not said by this.
+    fn know(&self, token: &[u8; ENCODED]) -> bool {
+        let mut bytes = [0; TOKEN + 2];
+        let is_read = URL_SAFE_NO_PAD.decode_slice(token, &mut bytes).is_ok();
+        is_read
+            && bytes.first_chunk().is_some_and(|named| self.ring.keys().iter().any(|key| id(key) == *named))
     }
 
     fn open(&self, scope: &[u8], token: &[u8], now: u64) -> Option<Session> {
@@ -373,7 +414,7 @@ mod tests {
         let carrier = SessionCarrier::Cookie(cookie);
         let fields =
             PlainFields::of(&[("cookie", "ss=0; s=1;s=2 ; x=s=3; S=4"), ("cookie", "s=5"), ("s", "6")]);
-        let found: Vec<_> = tokens(&carrier, &fields).collect();
+        let found: Vec<_> = values(&carrier, &fields).collect();
         assert_eq!(found, [b"1", b"2", b"5"]);
     }
 

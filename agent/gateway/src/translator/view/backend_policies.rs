@@ -25,9 +25,7 @@ impl<'s> View<'s> {
     /// The same of an XBackendTrafficPolicy.
     pub(super) fn backend_traffic_policy_status(self, name: &ObjectName) -> Option<Status> {
         let policies = self.backend_policies.traffic();
-        self.status_by_services(Kind::XBackendTrafficPolicy, name, policies, |declared| {
-            declared.terms.ignored.iter().map(|field| (*field).to_owned()).collect()
-        })
+        self.status_by_services(Kind::XBackendTrafficPolicy, name, policies, |_| Vec::new())
     }
 
     /// `ignored` names the fields that are without effect.

@@ -32,9 +32,19 @@ enum Named {
 impl<'s> View<'s> {
     fn parents(self) -> Parents<'s> {
         let View { listeners, hierarchy, gateways, objects, traffic, policies, .. } = self;
-        let View { externals, route_filters, .. } = self;
+        let View { externals, route_filters, backend_policies, .. } = self;
         let services = KnownServices { objects, policies };
-        Parents { listeners, hierarchy, gateways, objects, traffic, services, externals, route_filters }
+        Parents {
+            listeners,
+            hierarchy,
+            gateways,
+            objects,
+            traffic,
+            services,
+            externals,
+            route_filters,
+            backend_policies,
+        }
     }
 
     /// The verdicts on a route, conflicts with other kinds included.
