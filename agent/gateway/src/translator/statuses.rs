@@ -141,6 +141,8 @@ impl Changes<'_> {
         affected.extend(policies.map(|name| ObjectKey::new(Kind::BackendTlsPolicy, name.clone())));
         let referred = self.referred.iter().flat_map(|service| view.backend_policies.on(service));
         affected.extend(self.respoken.policies.iter().cloned().chain(referred));
+        let services = self.objects.of(Kind::Service);
+        affected.extend(services.flat_map(|service| view.backend_policies.on(service)));
         affected.extend(self.externals.iter().map(|name| ObjectKey::new(Kind::XBackend, name.clone())));
         let policies = self.admissions.policies.iter();
         affected.extend(policies.map(|name| ObjectKey::new(Kind::ListenerPolicy, name.clone())));

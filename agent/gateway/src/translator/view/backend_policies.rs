@@ -8,24 +8,38 @@ use portcullis_model::{L4Protocol, ObjectName};
 use super::View;
 use crate::policy::backend::Terms;
 use crate::policy::declared::{Declared, Target};
-use crate::status::{PolicyVerdict, Status, policy_status};
+use crate::status::{Effect, PolicyVerdict, Status, TargetVerdict, policy_status, targeted_status};
 use crate::translator::in_force::InForce;
 use crate::{Fault, Reason};
 
 impl<'s> View<'s> {
-    /// `None` if no route of one of our Gateways refers to what the policy targets: then it is not
-    /// ours to speak about.
+    /// `None` if no route of one of our Gateways refers to what the policy targets, and all of it
+    /// is there.
     pub(super) fn backend_policy_status(self, name: &ObjectName) -> Option<Status> {
         let policies = self.backend_policies.policies();
-        self.status_by_services(Kind::BackendPolicy, name, policies, |declared| {
+        let by_services = self.status_by_services(Kind::BackendPolicy, name, policies, |declared| {
             declared.targets.iter().filter_map(|target| self.without_udp(declared, target)).collect()
-        })
+        });
+        by_services.or_else(|| self.status_by_missing_services(policies.get(name)?))
     }
 
-    /// The same of an XBackendTrafficPolicy.
+    /// The same of an XBackendTrafficPolicy: its kind is any controller's, so that one without such
+    /// a route is not ours to speak about.
     pub(super) fn backend_traffic_policy_status(self, name: &ObjectName) -> Option<Status> {
         let policies = self.backend_policies.traffic();
         self.status_by_services(Kind::XBackendTrafficPolicy, name, policies, |_| Vec::new())
+    }
+
+    /// Of a policy that no Gateway has to do with: its kind is ours, and what it targets without
+    /// avail is in the place of an ancestor, as in the status of other policies of ours.
+    fn status_by_missing_services(self, declared: &Declared<Terms>) -> Option<Status> {
+        let missing = declared.targets.iter().filter_map(|target| {
+            let refusal = Some(self.missing(target)?);
+            Some(TargetVerdict { target, refusal, effect: Effect::Enforced("") })
+        });
+        let missing: Vec<_> = missing.collect();
+        let status = targeted_status(declared.generation, &missing, &self.settings.controller_name);
+        (!missing.is_empty()).then_some(Status::Policy(status))
     }
 
     /// `ignored` names the fields that are without effect.

@@ -52,7 +52,7 @@ impl View<'_> {
         policies: &InForce<T>,
         target: &Target,
     ) -> Option<Fault> {
-        if let Found::Missing(fault) = self.find(target) {
+        if let Some(fault) = self.missing(target) {
             return Some(fault);
         }
         let section = target.section.as_deref().map(|section| format!(" port {section}"));
@@ -69,6 +69,14 @@ impl View<'_> {
             format!("targetRefs: the policy is without effect on {object}, which is not this controller's")
         });
         misnamed.chain(foreign).collect()
+    }
+
+    /// The fault of a target that is not there.
+    pub(super) fn missing(self, target: &Target) -> Option<Fault> {
+        match self.find(target) {
+            Found::Missing(fault) => Some(fault),
+            Found::Foreign | Found::Ours => None,
+        }
     }
 
     fn find(self, target: &Target) -> Found {
