@@ -115,9 +115,9 @@ async fn endpoints_that_refuse_or_break_connections_are_ejected() {
 /// With retries and without. A client's own time-out, or body, is no failure of an endpoint.
 #[tokio::test]
 async fn an_endpoint_that_hangs_is_ejected() {
-    for attempts in [None, Some(1)] {
+    for (attempts, whole) in [(None, false), (Some(1), false), (None, true), (Some(1), true)] {
         let (good, hanging) = (Endpoint::start(200).await, Backend::echo().await);
-        let mut rule = rule().backend_timeout(100);
+        let mut rule = if whole { rule().request_timeout(100) } else { rule().backend_timeout(100) };
         if let Some(attempts) = attempts {
             rule = rule.retry(attempts, &[]);
         }
@@ -173,6 +173,11 @@ async fn a_new_endpoint_begins_with_a_small_share() {
 
 /// A server whose calls all have one status, in the head or in trailers.
 async fn grpc_server(code: &Arc<AtomicU16>, place: StatusIn) -> SocketAddr {
+    server(200, "application/grpc", code, place).await
+}
+
+/// A server whose answers all have this status and type, and a `grpc-status`.
+async fn server(status: u16, kind: &'static str, code: &Arc<AtomicU16>, place: StatusIn) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let code = code.clone();
@@ -180,13 +185,14 @@ async fn grpc_server(code: &Arc<AtomicU16>, place: StatusIn) -> SocketAddr {
         while let Ok((stream, _)) = listener.accept().await {
             let code = code.clone();
             let service = service_fn(move |_| {
-                let status = HeaderValue::from(code.load(Ordering::SeqCst));
+                let code = HeaderValue::from(code.load(Ordering::SeqCst));
                 let mut response = Response::new(Body::Frames(Vec::new().into_iter()));
-                response.headers_mut().insert("content-type", HeaderValue::from_static("application/grpc"));
+                *response.status_mut() = status.try_into().unwrap();
+                response.headers_mut().insert("content-type", HeaderValue::from_static(kind));
                 match place {
-                    StatusIn::Head => drop(response.headers_mut().insert("grpc-status", status)),
+                    StatusIn::Head => drop(response.headers_mut().insert("grpc-status", code)),
                     StatusIn::Trailers => {
-                        let trailers = [("grpc-status".parse().unwrap(), status)].into_iter().collect();
+                        let trailers = [("grpc-status".parse().unwrap(), code)].into_iter().collect();
                         let frames = vec![Frame::data("message".into()), Frame::trailers(trailers)];
                         *response.body_mut() = Body::Frames(frames.into_iter());
                     }
@@ -238,6 +244,28 @@ async fn grpc_calls_count_by_their_status() {
                 stats(&world).await.out.is_empty()
             })
             .await;
+        }
+    }
+}
+
+/// Of what is no gRPC call the HTTP status decides, whatever `grpc-status` says.
+#[tokio::test]
+async fn the_status_of_a_call_is_nothing_to_other_answers() {
+    for kind in ["text/html", "application/grpc-web+proto", "application/grpcish"] {
+        for place in [StatusIn::Head, StatusIn::Trailers] {
+            let [good, bad] = [0, 14].map(|code| Arc::new(AtomicU16::new(code)));
+            let endpoints = [server(200, kind, &bad, place).await, server(500, kind, &good, place).await];
+            let mut world = World::new();
+            world.backend("echo", BackendProtocol::H2c, &endpoints);
+            world.backends[0].resilience = Some(Arc::new(outliers(3)));
+            world.http("*", vec![rule()]);
+            world.apply().await;
+            eventually("an ejection", async || {
+                world.send(Via::H2c, "GET /").await;
+                stats(&world).await.ejections > 0
+            })
+            .await;
+            assert_eq!(stats(&world).await.out, [(endpoints[1], "ejected")], "{kind} {place:?}");
         }
     }
 }

@@ -57,7 +57,7 @@ pub(crate) enum AttemptError {
 
 /// Waits for an answer. Dropped after the time that the rule gives the backend, it has seen the
 /// endpoint fail.
-struct Overdue<'e> {
+pub(super) struct Overdue<'e> {
     health: &'e EndpointHealth,
     until: Instant,
 }
@@ -111,7 +111,7 @@ pub(crate) async fn send(
         drop(overdue);
         match sent {
             Ok(mut answered) => {
-                judge(&endpoint, Ok(&answered));
+                judge(&endpoint, Ok(&mut answered));
                 answered.body_mut().hold(place);
                 return Ok(answered);
             }
@@ -136,15 +136,16 @@ pub(super) async fn enter(health: &EndpointHealth) -> Result<RequestPlace, Attem
 
 /// Has the endpoint's health follow from an attempt. An attempt to connect has been noted there,
 /// and what is the client's fault is not the endpoint's.
-pub(super) fn judge(endpoint: &Endpoint, sent: Result<&UpstreamResponse, &AttemptError>) {
+pub(super) fn judge(endpoint: &Endpoint, sent: Result<&mut UpstreamResponse, &AttemptError>) {
     let Some(health) = &endpoint.health else { return };
     match sent {
-        Ok(response) => match response.headers().get(GRPC_STATUS) {
+        // Of what is no call, `grpc-status` says nothing.
+        Ok(response) if is_call(response.headers()) => match response.headers().get(GRPC_STATUS) {
             Some(status) => health.called(status),
-            // What it comes to is in the trailers.
-            None if response.status() == StatusCode::OK && is_call(response.headers()) => {}
+            None if response.status() == StatusCode::OK => response.body_mut().judge_by_trailers(),
             None => health.answered(response.status()),
         },
+        Ok(response) => health.answered(response.status()),
         Err(AttemptError::Broken(..) | AttemptError::Head(..)) => health.failed(Failure::Broken),
         Err(AttemptError::Timeout) => health.failed(Failure::Timeout),
         Err(
@@ -214,7 +215,7 @@ fn to_http1(parts: &mut Parts, upload: &Upload) {
 
 impl<'e> Overdue<'e> {
     /// `None` where a client's body may be what takes the time.
-    fn watch(health: &'e EndpointHealth, outgoing: &Outgoing) -> Option<Self> {
+    pub(super) fn watch(health: &'e EndpointHealth, outgoing: &Outgoing) -> Option<Self> {
         let until = outgoing.answer_until?;
         matches!(outgoing.upload, Upload::Empty).then_some(Self { health, until })
     }

@@ -8,7 +8,7 @@ pub(crate) mod endpoint;
 pub(crate) mod places;
 mod probe;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -51,8 +51,11 @@ struct State {
     /// Of the snapshot that the terms are of.
     generation: u64,
     terms: Arc<Resilience>,
-    /// Those that a core or a check knows.
+    /// Those that a core or a check knows. A core without requests knows what was there before,
+    /// too.
     endpoints: HashMap<SocketAddr, Weak<EndpointHealth>>,
+    /// Those of the snapshot.
+    current: HashSet<SocketAddr>,
 }
 
 // === impl SharedHealth ===
@@ -70,7 +73,7 @@ impl SharedHealth {
             new
         });
         drop(backends);
-        health.follow(terms, generation);
+        health.follow(terms, &backend.endpoints, generation);
         Some(health)
     }
 
@@ -91,10 +94,10 @@ impl SharedHealth {
 
 impl BackendHealth {
     fn new(name: BackendName, terms: &Arc<Resilience>) -> Self {
-        let endpoints = HashMap::new();
+        let (endpoints, current) = (HashMap::new(), HashSet::new());
         Self {
             name,
-            state: Mutex::new(State { generation: 0, terms: terms.clone(), endpoints }),
+            state: Mutex::new(State { generation: 0, terms: terms.clone(), endpoints, current }),
             failures: AtomicU32::default(),
             slow_start: AtomicU64::default(),
             refuses_unhealthy: AtomicU32::default(),
@@ -105,14 +108,15 @@ impl BackendHealth {
         }
     }
 
-    /// Takes the terms of a snapshot, unless a core has had those of a later one.
-    fn follow(&self, terms: &Arc<Resilience>, generation: u64) {
+    /// Takes the terms and endpoints of a snapshot, unless a core has had those of a later one.
+    fn follow(&self, terms: &Arc<Resilience>, endpoints: &[SocketAddr], generation: u64) {
         let mut state = lock(&self.state);
         if generation < state.generation {
             return;
         }
         state.generation = generation;
         state.terms = terms.clone();
+        state.current = endpoints.iter().copied().collect();
         let failures = terms.outliers.as_ref().map_or(0, |it| it.consecutive_failures.get());
         self.failures.store(failures, Relaxed);
         self.slow_start.store(terms.slow_start.map_or(0, milliseconds), Relaxed);
@@ -165,7 +169,7 @@ impl BackendHealth {
         if endpoint.is_ejected() && !endpoint.is_tried() {
             return;
         }
-        let all: Vec<_> = state.endpoints.values().filter_map(Weak::upgrade).collect();
+        let all = state.endpoints();
         let others = all.iter().filter(|it| it.address != endpoint.address && it.is_ejected()).count();
         let ejected = others < most_ejected(terms, all.len());
         if ejected {
@@ -187,7 +191,7 @@ impl BackendHealth {
     }
 
     fn stats(&self) -> BackendStats {
-        let endpoints: Vec<_> = lock(&self.state).endpoints.values().filter_map(Weak::upgrade).collect();
+        let endpoints = lock(&self.state).endpoints();
         let mut out: Vec<_> =
             endpoints.iter().filter_map(|it| Some((it.address, it.doubt().reason()?))).collect();
         out.sort_unstable();
@@ -199,6 +203,16 @@ impl BackendHealth {
             failed_checks: self.failed_checks.load(Relaxed),
             ..self.places.stats()
         }
+    }
+}
+
+// === impl State ===
+
+impl State {
+    /// The endpoints of the snapshot that are known.
+    fn endpoints(&self) -> Vec<Arc<EndpointHealth>> {
+        let known = self.endpoints.iter().filter(|(address, _)| self.current.contains(address));
+        known.filter_map(|(_, endpoint)| endpoint.upgrade()).collect()
     }
 }
 
@@ -228,6 +242,42 @@ mod tests {
     use std::num::NonZeroU8;
 
     use super::*;
+
+    /// A core that has had no request since holds on to what was there before.
+    #[test]
+    fn endpoints_that_are_gone_take_no_part() {
+        let terms = OutlierDetection {
+            consecutive_failures: 1.try_into().unwrap(),
+            base_ejection: Duration::from_secs(30),
+            max_ejection: Duration::from_secs(300),
+            max_ejected_percent: NonZeroU8::new(30).unwrap(),
+        };
+        let resilience = Arc::new(Resilience { outliers: Some(terms), ..Resilience::default() });
+        let backend = |hosts: std::ops::Range<u8>| Backend {
+            resilience: Some(resilience.clone()),
+            ..Backend::new(
+                BackendName("shop/cart:80".into()),
+                hosts.map(|host| ([10, 0, 0, host], 80).into()).collect(),
+            )
+        };
+        let shared = SharedHealth::default();
+        let fail = |endpoint: &EndpointHealth| endpoint.failed(Failure::Connect);
+        let out = || shared.stats().0.values().map(|stats| stats.out.len()).sum::<usize>();
+        let [before, after] = [backend(0..10), backend(20..22)];
+        let health = shared.of(&before, 1).unwrap();
+        let gone = health.endpoints(&before.endpoints);
+        gone.iter().take(3).for_each(|endpoint| fail(endpoint));
+        assert_eq!(out(), 3);
+        let now = shared.of(&after, 2).unwrap().endpoints(&after.endpoints);
+        assert_eq!(out(), 0);
+        fail(&now[0]);
+        assert_eq!(out(), 1, "what is gone leaves room for it");
+        fail(&now[1]);
+        assert_eq!(out(), 1, "one is left");
+        // Nor does a core with an older snapshot bring back what was there.
+        shared.of(&before, 1).unwrap();
+        assert_eq!(out(), 1);
+    }
 
     #[test]
     fn one_endpoint_is_always_left() {

@@ -71,6 +71,7 @@ pub(crate) struct Resend {
     read_ahead: usize,
     windows: Rc<Windows>,
     upload_until: Option<Instant>,
+    answer_until: Option<Instant>,
 }
 
 // === impl Outgoing ===
@@ -114,7 +115,7 @@ impl Resend {
 
     /// For any request.
     pub(crate) fn of_head(outgoing: &Outgoing) -> Self {
-        let Outgoing { parts, read_ahead, windows, upload_until, .. } = outgoing;
+        let Outgoing { parts, read_ahead, windows, upload_until, answer_until, .. } = outgoing;
         let fields = parts.headers.iter().map(|(name, value)| (name.clone(), value.clone()));
         Self {
             method: parts.method.clone(),
@@ -123,6 +124,7 @@ impl Resend {
             read_ahead: *read_ahead,
             windows: windows.clone(),
             upload_until: *upload_until,
+            answer_until: *answer_until,
         }
     }
 
@@ -138,9 +140,9 @@ impl Resend {
         for (name, value) in &self.fields {
             parts.headers.append(name.clone(), value.clone());
         }
-        let Self { read_ahead, upload_until, .. } = *self;
+        let Self { read_ahead, upload_until, answer_until, .. } = *self;
         let windows = self.windows.clone();
-        Box::new(Outgoing { parts, upload, read_ahead, windows, upload_until, answer_until: None })
+        Box::new(Outgoing { parts, upload, read_ahead, windows, upload_until, answer_until })
     }
 }
 

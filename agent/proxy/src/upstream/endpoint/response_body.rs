@@ -27,6 +27,15 @@ pub(crate) struct ResponseBody {
     in_flight: InFlight,
     /// Within the limit of the backend, if it has one.
     place: Option<RequestPlace>,
+    judged: Judged,
+}
+
+/// The part of a response that says whether the endpoint has failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Judged {
+    ByHead,
+    /// Of a gRPC call, whose `grpc-status` is in the trailers.
+    ByTrailers,
 }
 
 /// The place of a tunnel among the endpoint's requests, and within the backend's limit.
@@ -46,7 +55,7 @@ pub(super) enum Source {
 
 impl ResponseBody {
     pub(super) fn new(source: Source, in_flight: InFlight) -> Self {
-        Self { source, in_flight, place: None }
+        Self { source, in_flight, place: None, judged: Judged::ByHead }
     }
 
     pub(crate) fn endpoint(&self) -> SocketAddr {
@@ -72,6 +81,11 @@ impl ResponseBody {
         self.place = place;
     }
 
+    /// Has the endpoint's health follow from the trailers.
+    pub(crate) fn judge_by_trailers(&mut self) {
+        self.judged = Judged::ByTrailers;
+    }
+
     /// Bytes that the client has yet to be written count against what a backend of HTTP/2 may send.
     pub(crate) fn count_unread(&self, unread: impl FnOnce() -> Arc<AtomicUsize>) {
         if let Source::Http2 { body, .. } = &self.source {
@@ -89,7 +103,8 @@ impl ResponseBody {
             Source::Http1(body) => body.poll_frame(cx, most).map_err(UpstreamError::from),
             Source::Http2 { body, .. } => {
                 let polled = body.poll_frame(cx, most).map_err(|error| Http2Error::from(error).into());
-                if let Poll::Ready(Some(Ok(frame))) = &polled
+                if self.judged == Judged::ByTrailers
+                    && let Poll::Ready(Some(Ok(frame))) = &polled
                     && let Some(trailers) = frame.trailers_ref()
                     && let (Some(health), Some(status)) =
                         (&self.in_flight.endpoint().health, trailers.get(GRPC_STATUS))
@@ -112,7 +127,7 @@ impl ResponseBody {
 
     /// The connection, after its backend has switched protocols.
     pub(crate) fn into_tunnel(self) -> Option<(impl AsyncRead + AsyncWrite + Unpin, TunnelPlace)> {
-        let Self { source, in_flight, place } = self;
+        let Self { source, in_flight, place, .. } = self;
         let (tunnel, stream) = match source {
             Source::Http1(body) => (Either::Left(body.into_tunnel()?), None),
             Source::Http2 { body, place } => (Either::Right(Http2Tunnel::of(body)?), Some(place)),

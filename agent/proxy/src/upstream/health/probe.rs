@@ -19,7 +19,7 @@ use crate::upstream::tls::{Offer, Security};
 
 /// Bytes of a response that are read.
 const MOST: usize = 16 << 10;
-const FIELDS: usize = 64;
+const FIELDS: usize = 256;
 /// Bytes of gRPC's frame before its message.
 const GRPC_PREFIX: usize = 5;
 const GRPC_STATUS: &str = "grpc-status";
