@@ -14,8 +14,9 @@ use crate::core::clock;
 use crate::upstream::endpoint::Endpoint;
 use crate::upstream::proxy_header::{Ends, own_header};
 
-/// Client connections for which an endpoint keeps connections; those of others last as long as
-/// their request.
+/// Client connections for which an endpoint keeps connections. One more takes the place of the one
+/// that has had no request for the longest time; if all have requests, its connections last as long
+/// as their request.
 const MOST_CLIENTS: usize = 1024;
 /// Connections of HTTP/1 that are kept for each of them.
 pub(super) const KEPT: usize = 8;
@@ -33,12 +34,16 @@ pub(super) enum Clients {
 pub(super) struct ByClient {
     pub(super) version: ProxyHeader,
     endpoints: RefCell<HashMap<DownstreamKey, Rc<Endpoint>, RandomState>>,
+    /// Counts requests, to tell which came before which.
+    requests: Cell<u64>,
 }
 
 pub(super) struct OneClient {
     pub(super) header: Vec<u8>,
     /// The endpoint as all clients have it.
     whole: Weak<Endpoint>,
+    /// Its last request, by [`ByClient::requests`].
+    last: Cell<u64>,
     /// Time since which there has been no request.
     quiet_since: Cell<Option<u32>>,
 }
@@ -58,7 +63,8 @@ type DownstreamKey = usize;
 
 impl Clients {
     pub(super) fn new(header: Option<ProxyHeader>) -> Self {
-        let by_client = |version| Box::new(ByClient { version, endpoints: RefCell::default() });
+        let by_client =
+            |version| Box::new(ByClient { version, endpoints: RefCell::default(), requests: Cell::new(0) });
         header.map_or(Self::Any, |version| Self::Each(by_client(version)))
     }
 
@@ -77,15 +83,26 @@ impl ByClient {
     /// The endpoint for requests of one client connection.
     pub(super) fn of(&self, endpoint: &Rc<Endpoint>, downstream: &Downstream) -> io::Result<Rc<Endpoint>> {
         let mut endpoints = self.endpoints.borrow_mut();
+        let request = self.requests.get() + 1;
+        self.requests.set(request);
         if let Some(known) = endpoints.get(&downstream.key()) {
+            if let Clients::One(one) = &known.clients {
+                one.last.set(request);
+            }
             return Ok(known.clone());
         }
         let header = match &downstream.ends {
             Some(ends) => ends.header(self.version)?,
             None => own_header(self.version)?,
         };
-        let one = OneClient { header, whole: Rc::downgrade(endpoint), quiet_since: Cell::default() };
+        let (whole, last) = (Rc::downgrade(endpoint), Cell::new(request));
+        let one = OneClient { header, whole, last, quiet_since: Cell::default() };
         let new = endpoint.for_clients(Clients::One(Box::new(one)));
+        if endpoints.len() >= MOST_CLIENTS
+            && let Some(quietest) = quietest(&endpoints)
+        {
+            endpoints.remove(&quietest);
+        }
         if endpoints.len() < MOST_CLIENTS {
             endpoints.insert(downstream.key(), new.clone());
             downstream.note(endpoint);
@@ -111,6 +128,16 @@ impl ByClient {
             }
         });
     }
+}
+
+/// The client connection without requests whose last one is the longest ago.
+fn quietest(endpoints: &HashMap<DownstreamKey, Rc<Endpoint>, RandomState>) -> Option<DownstreamKey> {
+    let quiet = endpoints.iter().filter(|(_, endpoint)| endpoint.in_flight() == 0);
+    let quiet = quiet.filter_map(|(client, endpoint)| match &endpoint.clients {
+        Clients::One(one) => Some((one.last.get(), *client)),
+        Clients::Any | Clients::Each(_) => None,
+    });
+    quiet.min().map(|(_, client)| client)
 }
 
 // === impl Downstream ===
@@ -144,5 +171,48 @@ impl Drop for Downstream {
                 drop(own);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use portcullis_model::BackendProtocol;
+
+    use super::*;
+    use crate::core::settings::Upstream;
+    use crate::upstream::tls::Security;
+
+    #[test]
+    fn the_client_that_is_quiet_for_longest_makes_room() {
+        let (address, header) = ("10.0.0.1:80".parse().unwrap(), Some(ProxyHeader::V1));
+        let settings = Upstream::default();
+        let whole =
+            Endpoint::new(address, BackendProtocol::Http1, Security::Plain, header, &settings, None, None);
+        let Clients::Each(clients) = &whole.clients else { panic!("its connections name clients") };
+        let connected = |port| {
+            let ends = Ends { client: ([192, 0, 2, 1], port).into(), local: ([192, 0, 2, 2], 80).into() };
+            Downstream::new(ends)
+        };
+        let downstreams: Vec<_> =
+            (0..MOST_CLIENTS).map(|port| connected(u16::try_from(port).unwrap())).collect();
+        let kept: Vec<_> = downstreams.iter().map(|it| clients.of(&whole, it).unwrap()).collect();
+        let has = |it: &Rc<Downstream>| clients.endpoints.borrow().contains_key(&it.key());
+        // The first has a request on its way, the second had one just now.
+        let busy = kept[0].occupy();
+        clients.of(&whole, &downstreams[1]).unwrap();
+        let newer = [connected(5000), connected(5001)];
+        newer.iter().for_each(|it| drop(clients.of(&whole, it).unwrap()));
+        let stay: Vec<_> = downstreams.iter().take(5).map(has).collect();
+        assert_eq!(stay, [true, true, false, false, true]);
+        assert!(newer.iter().all(has) && clients.endpoints.borrow().len() == MOST_CLIENTS);
+        drop(busy);
+
+        // Where all have requests, none is put out.
+        let _busy: Vec<_> = clients.endpoints.borrow().values().map(Endpoint::occupy).collect();
+        let last = connected(5002);
+        clients.of(&whole, &last).unwrap();
+        assert!(!has(&last) && newer.iter().all(has));
+        drop(newer);
+        assert_eq!(clients.endpoints.borrow().len(), MOST_CLIENTS - 2, "places go with client connections");
     }
 }
