@@ -85,6 +85,30 @@ async fn every_level_has_to_let_the_request_pass_and_then_the_filter() {
     assert_eq!(backend.requests(), 4);
 }
 
+/// A second answer would be the same, unless another service has had its say since.
+#[tokio::test]
+async fn the_same_question_of_two_levels_is_asked_once() {
+    let auth = particular().await;
+    let rules = vec![
+        rule().prefix("/again").policy(policy([level("/one"), level("/other"), level("/one")])),
+        rule().policy(policy([level("/one"), level("/one")])).filter(filter(level("/one"))),
+    ];
+    let (mut world, _backend) = world(auth.address, BackendProtocol::Http1, rules).await;
+    world.policy = policy([level("/one")]);
+    world.apply().await;
+    for via in Via::ALL {
+        let reply = world.send(via, "GET /a").await;
+        assert_eq!(reply.status, 200, "{via:?} {reply:?}");
+        assert_eq!(levels(&auth), ["one", "one"], "the policies', and the filter's");
+        assert_eq!(seen(&reply, "x-seen"), ["one.one."]);
+        let reply = world.send(via, "GET /again").await;
+        assert_eq!(seen(&reply, "x-seen"), ["one.other.one."], "{via:?} {reply:?}");
+        assert_eq!(levels(&auth), ["one", "other", "one"]);
+        assert_eq!(world.send(via, "GET /a?one").await.status, 401, "{via:?}");
+        assert_eq!(levels(&auth), ["one"]);
+    }
+}
+
 #[tokio::test]
 async fn filters_see_and_change_what_policies_let_pass() {
     let auth = HttpAuthService::start(|request: &Request<Bytes>| {

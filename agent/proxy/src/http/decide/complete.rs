@@ -5,7 +5,8 @@ use std::borrow::Cow;
 
 use http::HeaderValue;
 use portcullis_model::{
-    BackendName, DirectResponse, Filter, Found, Redirect, Rule, Scheme, Substituted, WeightedBackend,
+    BackendName, DirectResponse, ExternalAuth, Filter, Found, Redirect, Rule, Scheme, Substituted,
+    WeightedBackend,
 };
 
 use super::{Decision, Given, Next, OwnAnswer, Routed, RoutedHead, Step, Wanted, cross_origin, steps};
@@ -122,11 +123,16 @@ impl<'s, H: Head> Routed<'_, 's, H> {
             return Wanted::default();
         }
         let policies = self.listener.policy.iter().chain(&rule.policy);
-        let services = policies.clone().flat_map(|policy| &policy.external_auth);
-        Wanted {
-            credentials: policies.filter_map(|policy| policy.authentication.as_deref()).collect(),
-            services: services.map(|service| &**service).collect(),
+        let mut services: Vec<&ExternalAuth> = Vec::new();
+        for service in policies.clone().flat_map(|policy| &policy.external_auth) {
+            // The same question right after itself: what has been changed since is the answer's
+            // own.
+            if services.last() != Some(&&**service) {
+                services.push(service);
+            }
         }
+        let credentials = policies.filter_map(|policy| policy.authentication.as_deref()).collect();
+        Wanted { credentials, services }
     }
 
     /// The path after all substitutions, each of what the one before it left. What they make has to
