@@ -38,6 +38,8 @@ pub(super) struct ExternalEndpoints {
     names: BTreeSet<Arc<str>>,
     /// XBackends that have no addresses: older ones of the namespace are as many as it may have.
     left_out: BTreeSet<ObjectName>,
+    /// Names are looked up at all.
+    are_looked_up: bool,
 }
 
 #[derive(Debug, Default)]
@@ -83,6 +85,11 @@ impl ExternalEndpoints {
         let Changes { backends: mut affected, names, owners, gateways, frontends } = changes;
         let with_names = names.iter().flat_map(|name| sources.externals.with_host(name));
         affected.extend(with_names.filter(|backend| self.is_live(backend)).cloned());
+        let are_looked_up = sources.observations.are_names_looked_up();
+        if are_looked_up != self.are_looked_up {
+            self.are_looked_up = are_looked_up;
+            affected.extend(self.live.iter().map(|used| used.backend.clone()));
+        }
         let is_other_owner = !owners.is_empty() || !owners.foreign().is_empty();
         if is_other_owner || !gateways.addresses.is_empty() || !frontends.addresses.is_empty() {
             let concerns = |address: &IpAddr| {
@@ -326,10 +333,10 @@ mod tests {
         set("gateway.networking.x-k8s.io/v1alpha1", "XBackend", &format!("b{at}"), created, spec)
     }
 
-    #[test]
-    fn the_hosts_of_a_namespace_are_limited_in_all() {
+    /// A route with a rule for each of so many hosts.
+    fn site(hosts: usize) -> Vec<Change> {
         let version = "gateway.networking.k8s.io/v1";
-        let references = (0..OF_NAMESPACE + 2).map(
+        let references = (0..hosts).map(
             |at| json!({"group": "gateway.networking.x-k8s.io", "kind": "XBackend", "name": format!("b{at}")}),
         );
         let rules: Vec<_> = references.map(|reference| json!({"backendRefs": [reference]})).collect();
@@ -344,11 +351,34 @@ mod tests {
             ),
             set(version, "HTTPRoute", "all", 0, json!({"parentRefs": [{"name": "web"}], "rules": rules})),
         ];
-        changes.extend((0..OF_NAMESPACE + 2).map(backend));
-        let mut translator =
-            Translator::new(Settings { controller_name: "c".to_owned(), ..Settings::default() });
+        changes.extend((0..hosts).map(backend));
+        changes
+    }
+
+    fn translator() -> Translator {
+        Translator::new(Settings { controller_name: "c".to_owned(), ..Settings::default() })
+    }
+
+    #[test]
+    fn that_names_are_looked_up_may_be_known_late() {
+        let (mut late, mut early) = (translator(), translator());
+        late.apply(site(1));
+        late.observe(Feedback::Names(BTreeMap::new()));
+        late.apply(Vec::new());
+        early.observe(Feedback::Names(BTreeMap::new()));
+        early.apply(site(1));
+        for (kind, name) in [(Kind::XBackend, "b0"), (Kind::HttpRoute, "all")] {
+            let key = ObjectKey::new(kind, ObjectName::new("shop", name));
+            assert!(early.status_of(&key).is_some());
+            assert_eq!(late.status_of(&key), early.status_of(&key), "{key}");
+        }
+    }
+
+    #[test]
+    fn the_hosts_of_a_namespace_are_limited_in_all() {
+        let mut translator = translator();
         translator.observe(Feedback::Names(BTreeMap::new()));
-        let names = translator.apply(changes).names.unwrap();
+        let names = translator.apply(site(OF_NAMESPACE + 2)).names.unwrap();
         assert_eq!(names.len(), OF_NAMESPACE);
         assert!(!names.contains("h0.example") && !names.contains("h1.example"));
         let key = |at: usize| ObjectKey::new(Kind::XBackend, ObjectName::new("shop", format!("b{at}")));
