@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::path::PathBuf;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
@@ -18,8 +18,11 @@ impl Request<'_> {
     /// Repeats the request, on one connection as long as that is open. The first failure ends it.
     pub fn repeat(&self, log: PathBuf) -> Result<Load> {
         let output = File::create(&log)?;
-        let mut command = self.command(&format!("{}?[1-1000000000]", self.url));
-        command.args(["--fail", "--fail-early", "--no-include", "--output", "/dev/null"]);
+        let mut curl = self.command(&format!("{}?[1-1000000000]", self.url));
+        curl.args(["--fail", "--fail-early", "--no-include", "--output", "/dev/null"]);
+        // It asks as fast as it can. What it asks goes first, or agents do not get to start.
+        let mut command = Command::new("nice");
+        command.args(["--adjustment", "10"]).arg(curl.get_program()).args(curl.get_args());
         let child = command.stdout(output.try_clone()?).stderr(output).stdin(Stdio::null()).spawn();
         Ok(Load { child: child.context("cannot run curl")?, log })
     }
