@@ -2,7 +2,7 @@
 //! it is new enough, else one in our cache. Go's releases are Go modules, too, so an old Go, such
 //! as Debian's, fetches a new one, and checks it against the checksum database.
 
-use std::fs::{self, Permissions};
+use std::fs::{self, File, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -48,6 +48,10 @@ pub fn ensure() -> Result<()> {
 pub fn built(module: &str, package: &str, name: &str) -> Result<PathBuf> {
     let directory = workspace::root().join(module);
     let place = workspace::cache().join(format!("{name}-{}", key(&directory)?));
+    fs::create_dir_all(workspace::cache())?;
+    // Of two at once, one would take what the other has built away from it.
+    let lock = File::create(place.with_extension("lock"))?;
+    lock.lock()?;
     if place.is_file() {
         return Ok(place);
     }
