@@ -19,6 +19,7 @@ pub(crate) mod encoder;
 pub(crate) mod forward;
 pub(crate) mod grpc;
 pub(crate) mod grpc_web;
+pub(crate) mod h1;
 pub(crate) mod headers;
 pub(crate) mod loops;
 pub(crate) mod path;

@@ -72,6 +72,11 @@ enum Malformed {
 // === impl Framing ===
 
 impl Framing {
+    /// Of a connection on which there have been requests.
+    pub(crate) fn behind_requests() -> Self {
+        Self { begun: true, ..Self::default() }
+    }
+
     /// True once a request head has begun, until it ends; the first one begins with the connection,
     /// whatever empty lines precede it.
     pub(crate) fn in_head(&self) -> bool {

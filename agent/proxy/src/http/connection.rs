@@ -19,7 +19,9 @@ use crate::client::framing::Framing;
 use crate::client::stream::{CheckedStream, ProtocolCheck};
 use crate::client::write_buffer::{FlushAfterPoll, WriteBuffer};
 use crate::core::reason::Reason;
+use crate::core::settings::Http1;
 use crate::core::task::LocalExecutor;
+use crate::http::h1;
 use crate::http::service::Service;
 
 /// The HTTP library takes no smaller limit for a head; what is left of it is ours to enforce.
@@ -46,10 +48,6 @@ const PING_TIMEOUT: Duration = Duration::from_secs(10);
 pub(crate) async fn serve(connection: Connection, clients: &Rc<Clients>, service: Rc<Service>) {
     let Connection { peer, local, permit, start, charge, terms } = connection;
     let Negotiated { transport, replay, version, tls } = start;
-    let check = match version {
-        Version::Http1 => ProtocolCheck::Http1(Framing::default()),
-        Version::Http2 => ProtocolCheck::Http2(FrameBudget::default()),
-    };
     let client = Rc::new(Client::new((peer, local), tls, permit, version, charge, clients));
     let limits = client.limits();
     let listener = client.tls.as_ref().and_then(|state| state.listener.admission.limits.as_deref());
@@ -62,6 +60,19 @@ pub(crate) async fn serve(connection: Connection, clients: &Rc<Clients>, service
         (None, _) => {}
     }
     let registered = clients.register(&client, &service.snapshot.load());
+    let (mut transport, mut replay, mut framing) = (transport, replay, Framing::default());
+    if version == Version::Http1 && service.http1 == Http1::Own {
+        let served = h1::serve(transport, replay, client.progress.clone(), &client, &service);
+        let Some(Some(left)) = client.drive(served, |_| {}).await else { return };
+        (transport, replay) = (left.transport, left.unread);
+        if left.has_served {
+            framing = Framing::behind_requests();
+        }
+    }
+    let check = match version {
+        Version::Http1 => ProtocolCheck::Http1(framing),
+        Version::Http2 => ProtocolCheck::Http2(FrameBudget::default()),
+    };
     let stream = CheckedStream::new(transport, replay, check, client.progress.clone());
     let counters = service.router.counters.clone();
     let for_service = client.clone();

@@ -10,6 +10,7 @@ use hyper::body::Incoming;
 use crate::client::clients::Client;
 use crate::client::exchange::Exchange;
 use crate::core::reason::Reason;
+use crate::core::settings::Http1;
 use crate::core::snapshot::SnapshotCell;
 use crate::http::answer;
 use crate::http::auth::{Authorizer, Passed, Refusal};
@@ -32,6 +33,7 @@ pub(crate) struct Service {
     pub forwarder: Forwarder,
     pub authorizer: Authorizer,
     pub encoders: Rc<Encoders>,
+    pub http1: Http1,
 }
 
 // === impl Service ===
@@ -50,15 +52,21 @@ impl Service {
         async move { Ok(self.respond(&client, exchange, outgoing).await) }
     }
 
-    async fn respond(
+    async fn respond(&self, client: &Rc<Client>, exchange: Exchange, outgoing: Box<Outgoing>) -> Response {
+        let current = self.snapshot.load();
+        let request = self.router.route(&current, client, &outgoing.parts);
+        self.respond_to(client, exchange, outgoing, request).await
+    }
+
+    /// Responds to a request that has been routed.
+    pub(crate) async fn respond_to(
         &self,
         client: &Rc<Client>,
         mut exchange: Exchange,
         mut outgoing: Box<Outgoing>,
+        mut request: Routed<'_>,
     ) -> Response {
-        let current = self.snapshot.load();
         let is_connect = websocket::is_extended_connect(&outgoing.parts);
-        let mut request = self.router.route(&current, client, &outgoing.parts);
         // Messages of gRPC come and are taken whenever the application likes.
         if request.is_grpc() {
             exchange.take_any_time();

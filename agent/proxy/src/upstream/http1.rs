@@ -4,6 +4,7 @@
 
 mod body;
 mod head;
+pub(crate) mod plain;
 mod sending;
 #[cfg(test)]
 mod tests;
@@ -30,7 +31,7 @@ use crate::upstream::http1::sending::{SendError, Sending};
 use crate::upstream::request::Outgoing;
 use crate::upstream::stream::{BackendStream, ReadHalf, WriteHalf};
 
-pub(crate) use crate::upstream::http1::head::{HeadError, HeadLimits};
+pub(crate) use crate::upstream::http1::head::{BodyLength, HeadError, HeadLimits};
 
 /// Bytes of a body that are read at once at first, and at most.
 const FIRST_PIECE: usize = 4 << 10;
