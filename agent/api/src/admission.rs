@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use crate::built_in;
 use crate::name::{is_label, is_label_value, is_qualified_name};
-use crate::objects::OWN_GROUP;
+use crate::objects::{EXPERIMENTAL_GROUP, OWN_GROUP};
 use crate::schema::{QUOTE_WORDS, Review, Schema, Schemas, Violation};
 use crate::{GATEWAY_GROUP, Kind, Object, ObjectKey, Scope};
 
@@ -167,7 +167,7 @@ fn identify(manifest: &mut Value) -> Result<Identity, Unidentified> {
 
 /// An API server counts generations of custom resources from 1; names are checked as it does.
 fn complete_metadata(kind: Kind, metadata: &mut Map<String, Value>) -> Result<ObjectKey, Refusal> {
-    if matches!(kind.group(), GATEWAY_GROUP | OWN_GROUP) {
+    if matches!(kind.group(), GATEWAY_GROUP | EXPERIMENTAL_GROUP | OWN_GROUP) {
         metadata.entry("generation").or_insert_with(|| 1.into());
     }
     let name = match metadata.get("name") {
@@ -295,6 +295,12 @@ mod tests {
             panic!("not admitted")
         };
         assert_eq!(policy.metadata.generation, Some(1), "of our own kinds, too");
+        let backend = json!({"apiVersion": "gateway.networking.x-k8s.io/v1alpha1", "kind": "XBackend", "metadata": {"name": "b"},
+            "spec": {"type": "ExternalHostname", "externalHostname": {"hostname": "a.example.com"}, "port": {"number": 80}}});
+        let Admission::Admitted { object: Object::XBackend(backend), .. } = admit(backend) else {
+            panic!("not admitted")
+        };
+        assert_eq!(backend.metadata.generation, Some(1), "and of experimental ones");
     }
 
     #[test]

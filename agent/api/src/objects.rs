@@ -245,7 +245,7 @@ macro_rules! kinds {
     };
 }
 
-const EXPERIMENTAL_GROUP: &str = "gateway.networking.x-k8s.io";
+pub(crate) const EXPERIMENTAL_GROUP: &str = "gateway.networking.x-k8s.io";
 const CORE: &str = "";
 const DISCOVERY: &str = "discovery.k8s.io";
 pub(crate) const OWN_GROUP: &str = "portcullis.dev";
