@@ -43,7 +43,7 @@ pub(crate) struct Negotiated {
     /// `None` if the client takes none of them: what it gets depends on that all the same.
     coding: Option<Coding>,
     /// `If-None-Match`: entity tags of responses that the client has.
-    known: Option<HeaderValue>,
+    known: Vec<HeaderValue>,
 }
 
 // === impl Negotiated ===
@@ -55,7 +55,8 @@ impl Negotiated {
             return None;
         }
         let coding = if has_no_transform(request) { None } else { preferred(&terms.codings, request) };
-        Some(Self { terms: terms.clone(), coding, known: request.get(IF_NONE_MATCH).cloned() })
+        let known = request.get_all(IF_NONE_MATCH).into_iter().cloned().collect();
+        Some(Self { terms: terms.clone(), coding, known })
     }
 
     /// The coding of a response. Caches are told that it depends on the request, also where this
@@ -72,14 +73,16 @@ impl Negotiated {
     /// the compressed response names it by its weak tag, and the backend answers with its own, by
     /// which caches would not find it (RFC 9111 section 4.3.4).
     pub(crate) fn edit_not_modified(&self, fields: &mut HeaderMap) {
-        if fields.get(CONTENT_TYPE).is_some_and(|content_type| !is_text(content_type)) {
+        let is_other = fields.get(CONTENT_TYPE).is_some_and(|content_type| !is_text(content_type));
+        if is_other || has_no_transform(fields) {
             return;
         }
         add_vary(fields);
-        if let Some(known) = &self.known
-            && let Some(weak) = fields.get(ETAG).and_then(weakened)
-            && known.as_bytes().windows(weak.len()).any(|tag| tag == weak.as_bytes())
-        {
+        let is_known = |weak: &HeaderValue| {
+            let mut tags = self.known.iter().flat_map(|known| known.as_bytes().windows(weak.len()));
+            tags.any(|tag| tag == weak.as_bytes())
+        };
+        if let Some(weak) = fields.get(ETAG).and_then(weakened).filter(is_known) {
             fields.insert(ETAG, weak);
         }
     }
@@ -333,6 +336,11 @@ mod tests {
                 vec![("etag", "\"a\""), ("content-type", "image/png")],
                 vec![("etag", "\"a\""), ("content-type", "image/png")],
             ),
+            (
+                weak,
+                vec![("etag", "\"a\""), ("cache-control", "no-transform")],
+                vec![("etag", "\"a\""), ("cache-control", "no-transform")],
+            ),
         ] {
             let negotiated =
                 Negotiated::of(&terms(&[Coding::Gzip]), &map(&[("if-none-match", known)])).unwrap();
@@ -340,5 +348,9 @@ mod tests {
             negotiated.edit_not_modified(&mut fields);
             assert_eq!(fields, map(&expected), "{known} {given:?}");
         }
+        let lines = map(&[("if-none-match", "\"other\""), ("if-none-match", "W/\"a\"")]);
+        let mut fields = map(&[("etag", "\"a\"")]);
+        Negotiated::of(&terms(&[Coding::Gzip]), &lines).unwrap().edit_not_modified(&mut fields);
+        assert_eq!(fields["etag"], "W/\"a\"", "a list may be on several lines");
     }
 }
