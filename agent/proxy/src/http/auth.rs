@@ -275,7 +275,8 @@ impl Authorizer {
             }
             Verdict::DeniedBy(response) => {
                 let (mut parts, body) = response.into_parts();
-                headers::remove_hop_by_hop(&mut parts.headers);
+                let known = body.known_fields(&parts.headers);
+                headers::remove_hop_by_hop(&mut parts.headers, known);
                 // Intermediaries "MUST send their own HTTP-version in forwarded messages" (RFC 9112
                 // section 2.3).
                 parts.version = Version::HTTP_11;

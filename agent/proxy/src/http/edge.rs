@@ -145,6 +145,11 @@ fn host(head: &impl Head) -> Result<Cow<'_, str>, Reason> {
 /// # Errors
 /// When it names none.
 pub fn bare_host(authority: &str) -> Result<Cow<'_, str>, Reason> {
+    let is_plain = |byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_');
+    // Nearly all are, and one look will do.
+    if !authority.is_empty() && authority.bytes().all(is_plain) {
+        return Ok(Cow::Borrowed(authority.strip_suffix('.').unwrap_or(authority)));
+    }
     let (name, port) = match authority.rsplit_once(':') {
         Some((name, port)) if !port.ends_with(']') => (name, port),
         _ => (authority, ""),

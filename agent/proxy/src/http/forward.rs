@@ -147,6 +147,7 @@ impl Forwarder {
     ) -> Result<BackendResponse, Reason> {
         let (mut parts, incoming) = response.into_parts();
         let endpoint = incoming.endpoint();
+        let known = incoming.known_fields(&parts.headers);
         // Intermediaries "MUST send their own HTTP-version in forwarded messages" (RFC 9112 section
         // 2.3).
         parts.version = Version::HTTP_11;
@@ -157,12 +158,12 @@ impl Forwarder {
             match switch.over {
                 Over::Http1 => {
                     let protocol = parts.headers.get(header::UPGRADE).unwrap_or(&switch.protocol).clone();
-                    plan.edit_response(&mut parts.headers, Some(&protocol));
+                    plan.edit_response(&mut parts.headers, known, Some(&protocol));
                 }
                 Over::Http2 => {
                     let switched = websocket::accepted(&mut parts);
                     switched.ok_or_else(|| plan.failed(Reason::BackendBroken, &"it is no WebSocket"))?;
-                    plan.edit_response(&mut parts.headers, None);
+                    plan.edit_response(&mut parts.headers, known, None);
                 }
             }
             let joining = switch.join(backend, client.clone());
@@ -176,7 +177,7 @@ impl Forwarder {
             return Err(plan.failed(Reason::BackendBroken, &"the backend did not switch protocols"));
         } else {
             let format = web.and_then(|web| web.edit_response(&mut parts.headers));
-            plan.edit_response(&mut parts.headers, None);
+            plan.edit_response(&mut parts.headers, known, None);
             let mut content = Content::upstream(incoming, deadline);
             if let Some(format) = format {
                 content.translate(format);

@@ -64,13 +64,8 @@ impl Via {
 }
 
 /// Removes what concerns one connection only (RFC 9110 section 7.6.1), with whatever `Connection`
-/// names. Most messages have nothing of it.
-pub(crate) fn remove_hop_by_hop(fields: &mut impl FieldsMut) {
-    let found = KnownFields::of(fields);
-    remove_known(fields, found);
-}
-
-fn remove_known(fields: &mut impl FieldsMut, found: KnownFields) {
+/// names. Most messages have nothing of it. `found` is what there is of known fields.
+pub(crate) fn remove_hop_by_hop(fields: &mut impl FieldsMut, found: KnownFields) {
     if found.has(KnownField::Connection) {
         for name in named_by_connection(fields) {
             fields.remove(&name);
@@ -101,7 +96,7 @@ pub(crate) fn request_hop_by_hop(fields: &mut impl FieldsMut, found: KnownFields
     let trailers = te.is_some_and(|te| {
         te.split(|byte| *byte == b',').any(|coding| coding.trim_ascii().eq_ignore_ascii_case(b"trailers"))
     });
-    remove_known(fields, found);
+    remove_hop_by_hop(fields, found);
     if trailers {
         fields.insert(header::TE, HeaderValue::from_static("trailers"));
     }

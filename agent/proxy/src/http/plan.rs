@@ -265,10 +265,15 @@ impl<'s> ForwardPlan<'s> {
         })
     }
 
-    /// Makes the fields of the response those that the client gets. `upgrade` is the protocol that
-    /// the backend switches to.
-    pub(crate) fn edit_response(&self, fields: &mut impl FieldsMut, upgrade: Option<&HeaderValue>) {
-        headers::remove_hop_by_hop(fields);
+    /// Makes the fields of the response, among which are `known` ones, those that the client gets.
+    /// `upgrade` is the protocol that the backend switches to.
+    pub(crate) fn edit_response(
+        &self,
+        fields: &mut impl FieldsMut,
+        known: KnownFields,
+        upgrade: Option<&HeaderValue>,
+    ) {
+        headers::remove_hop_by_hop(fields, known);
         if let Some(protocol) = upgrade {
             headers::announce_upgrade(fields, protocol);
         }

@@ -24,6 +24,7 @@ use tokio::time::timeout;
 use tokio_util::io::poll_read_buf;
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::core::head::KnownFields;
 use crate::upstream::http1::body::{BodyError, Decoded, Decoder};
 use crate::upstream::http1::head::ResponseHead;
 use crate::upstream::http1::sending::{SendError, Sending};
@@ -53,6 +54,7 @@ pub(crate) struct Http1Body {
     /// Sends the rest of it meanwhile.
     rest: Option<AbortOnDropHandle<()>>,
     is_persistent: bool,
+    known: KnownFields,
     decoder: Decoder,
     /// Bytes that were read and not decoded.
     bytes: Bytes,
@@ -144,7 +146,7 @@ impl Http1 {
         });
         let answered = answered.await;
         let (sent, received) = (sending.sent(), head.received);
-        let (ResponseHead { parts, length, is_persistent }, bytes) = match (answered, &mut progress) {
+        let (ResponseHead { parts, known, length, is_persistent }, bytes) = match (answered, &mut progress) {
             (Ok(answered), _) => answered,
             (Err(Http1Error::Closed | Http1Error::Io(_)), Progress::Broken(error)) => {
                 let error = SendError::Io(std::mem::replace(error, io::ErrorKind::Other.into())).into();
@@ -158,7 +160,8 @@ impl Http1 {
             Progress::Broken(_) => (None, None),
         };
         let decoder = Decoder::new(length);
-        let body = Http1Body { reader, writer, is_persistent, rest, decoder, bytes, piece: FIRST_PIECE };
+        let body =
+            Http1Body { reader, writer, is_persistent, known, rest, decoder, bytes, piece: FIRST_PIECE };
         Ok(Response::from_parts(parts, body))
     }
 }
@@ -166,6 +169,11 @@ impl Http1 {
 // === impl Http1Body ===
 
 impl Http1Body {
+    /// The known fields among those of the head that came before it.
+    pub(crate) fn known_fields(&self) -> KnownFields {
+        self.known
+    }
+
     pub(crate) fn is_end_stream(&self) -> bool {
         self.decoder.is_end()
     }

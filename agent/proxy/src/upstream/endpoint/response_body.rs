@@ -7,11 +7,12 @@ use std::sync::atomic::AtomicUsize;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::HeaderName;
+use http::{HeaderMap, HeaderName};
 use http_body::{Frame, SizeHint};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::either::Either;
 
+use crate::core::head::KnownFields;
 use crate::upstream::endpoint::UpstreamError;
 use crate::upstream::endpoint::in_flight::InFlight;
 use crate::upstream::health::places::RequestPlace;
@@ -60,6 +61,14 @@ impl ResponseBody {
 
     pub(crate) fn endpoint(&self) -> SocketAddr {
         self.in_flight.endpoint().address
+    }
+
+    /// The known fields among those of the head, which the parser of HTTP/1 looks for anyway.
+    pub(crate) fn known_fields(&self, head: &HeaderMap) -> KnownFields {
+        match &self.source {
+            Source::Http1(body) => body.known_fields(),
+            Source::Http2 { .. } => KnownFields::of(head),
+        }
     }
 
     pub(crate) fn is_end_stream(&self) -> bool {

@@ -17,6 +17,8 @@ const USUAL_FIELDS: usize = 100;
 #[derive(Debug)]
 pub(crate) struct ResponseHead {
     pub parts: response::Parts,
+    /// The known fields among those of the response.
+    pub known: KnownFields,
     pub length: BodyLength,
     /// The backend may keep the connection for another request.
     pub is_persistent: bool,
@@ -116,7 +118,7 @@ pub(crate) fn parse_response(
     let known = KnownFields::of(&parts.headers);
     let length = body_length(&parts, known, method)?;
     let is_persistent = is_persistent(&parts, known) && length != BodyLength::UntilClose;
-    Ok(Some((ResponseHead { parts, length, is_persistent }, size)))
+    Ok(Some((ResponseHead { parts, known, length, is_persistent }, size)))
 }
 
 /// Header or trailer fields whose values share the memory of the bytes that they were parsed from.
