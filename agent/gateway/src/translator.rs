@@ -262,7 +262,7 @@ impl Translator {
             route_filters,
             backend_policies,
         };
-        let refiltered = filters.update(&changed, &judged, &targeted, parents);
+        let refiltered = filters.update(&changed, &judged, &attached, &targeted, parents);
         let mut affected = routes.affected(rewritten, &changed, &judged, &attached, parsed, parents);
         affected.extend(routes.of_parents(&merged.claims).cloned());
         affected.extend(routes.targeted(&targeted));
@@ -282,11 +282,13 @@ impl Translator {
             parents,
             listeners: reattached,
             mut services,
-            policies: referred,
-            referred: services_of_routes,
+            policies: mut referred,
+            referred: mut services_referred_to,
             externals: referred_externals,
         } = routed;
         changed_externals.extend(referred_externals);
+        referred.extend(refiltered.services.iter().flat_map(|service| policies.on(service)).cloned());
+        services_referred_to.extend(refiltered.services.iter().cloned());
         services.extend(routes.count_backends(&refiltered.used, &refiltered.unused));
         services.extend(routes.count_backends(&protected.uses.used, &protected.uses.unused));
         let turned = conflicts.update(&reattached, routes);
@@ -354,7 +356,7 @@ impl Translator {
             policies: &referred,
             targeted: &targeted,
             respoken: &respoken,
-            referred: &services_of_routes,
+            referred: &services_referred_to,
             route_filters: &recompiled,
             externals: &externals,
             services: &refused,

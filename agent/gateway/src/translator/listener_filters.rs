@@ -9,6 +9,7 @@ use portcullis_model::{ListenerFilter, ObjectName};
 
 use super::attachments::Parents;
 use super::changes::ChangedObjects;
+use super::hierarchy::ChangedHierarchy;
 use super::listeners::ChangedListeners;
 use super::policies::ChangedPolicies;
 use super::relation::Relation;
@@ -28,6 +29,8 @@ pub(super) struct ListenerFilters {
 pub(super) struct ChangedFilters {
     /// Objects with a listener that has other filters.
     pub(super) parents: BTreeSet<ParentKey>,
+    /// Services that filters refer to, or did, of objects that changed.
+    pub(super) services: BTreeSet<ObjectName>,
     /// The backends that came into use by one more listener, and those that went out of use by one.
     pub(super) used: Vec<BackendUse>,
     pub(super) unused: Vec<BackendUse>,
@@ -45,14 +48,20 @@ impl ListenerFilters {
         self.resolved.get(listener)?.fault.as_ref()
     }
 
+    /// The objects with a listener whose filters refer to a Service, found or not.
+    pub(super) fn referring_to(&self, service: &ObjectName) -> impl Iterator<Item = &ParentKey> {
+        self.by_service.of(service)
+    }
+
     pub(super) fn update(
         &mut self,
         changed: &ChangedObjects,
         judged: &ChangedListeners,
+        attached: &ChangedHierarchy,
         targeted: &ChangedPolicies,
         parents: Parents<'_>,
     ) -> ChangedFilters {
-        let mut affected = judged.parents.clone();
+        let mut affected: BTreeSet<_> = judged.parents.union(&attached.moved).cloned().collect();
         for service in changed.of(Kind::Service).chain(&targeted.services) {
             affected.extend(self.by_service.of(service).cloned());
         }
@@ -87,6 +96,8 @@ impl ListenerFilters {
             all.values().flat_map(|resolved| &resolved.services).cloned().collect::<BTreeSet<_>>()
         });
         self.by_service.update(parent, &old, &new);
+        changed.services.extend(old);
+        changed.services.extend(new);
         if before != now {
             changed.parents.insert(parent.clone());
             let uses = |all: &BTreeMap<_, ResolvedFilters>| -> Vec<_> {

@@ -59,7 +59,7 @@ pub(super) struct Changes<'c> {
     pub hierarchy: &'c ChangedHierarchy,
     /// BackendTLSPolicies that are about something else now.
     pub targeted: &'c BTreeSet<ObjectName>,
-    /// BackendTLSPolicies of Services that routes refer to, or did.
+    /// BackendTLSPolicies of Services that routes and filters of listeners refer to, or did.
     pub referred: &'c BTreeSet<ObjectName>,
     pub traffic: &'c BTreeSet<ObjectName>,
     /// XBackends that changed, and those that changed routes refer to, or did.
@@ -389,6 +389,50 @@ mod tests {
         assert_eq!(read, all);
         // It has no right to.
         assert!(needs(AgentRole::Dedicated(ObjectName::new("edge", "a"))).is_empty());
+    }
+
+    /// The ConfigMap is read, and the policy has a status, as long as a listener asks the Service.
+    #[test]
+    fn services_that_filters_of_listeners_ask_are_spoken_to_as_policies_say() {
+        let manifest = |kind, name, spec| {
+            let manifest = json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": kind,
+                "metadata": {"name": name, "namespace": "edge"}, "spec": spec});
+            Change::Set(Object::from_json(manifest).unwrap().unwrap())
+        };
+        let set = |gateway, service| {
+            let auth = json!({"protocol": "HTTP", "backendRef": {"name": service, "port": 443}, "http": {}});
+            let filters = json!({"requests": [{"type": "ExternalAuth", "externalAuth": auth}]});
+            let listeners = json!([{"name": "l", "port": 80, "protocol": "HTTP", "filters": filters}]);
+            manifest("ListenerSet", "s", json!({"parentRef": {"name": gateway}, "listeners": listeners}))
+        };
+        let tls = json!({"targetRefs": [{"group": "", "kind": "Service", "name": "sign-in"}], "validation":
+            {"hostname": "a.b", "caCertificateRefs": [{"group": "", "kind": "ConfigMap", "name": "ca"}]}});
+        let gateway = json!({"gatewayClassName": "ours", "listeners": [],
+            "allowedListeners": {"namespaces": {"from": "Same"}}});
+        let settings = Settings { controller_name: "c".to_owned(), ..Settings::default() };
+        let mut translator = Translator::new(settings);
+        let (policy, ca) = (ObjectName::new("edge", "tls"), ObjectName::new("edge", "ca"));
+        let (policy, ca) =
+            (ObjectKey::new(Kind::BackendTlsPolicy, policy), ObjectKey::new(Kind::ConfigMap, ca));
+        translator.apply(vec![
+            manifest("GatewayClass", "ours", json!({"controllerName": "c"})),
+            manifest("Gateway", "a", gateway.clone()),
+            set("a", "other"),
+            manifest("BackendTLSPolicy", "tls", tls),
+        ]);
+        for (change, is_asked) in [
+            (set("a", "sign-in"), true),
+            (set("a", "other"), false),
+            (set("a", "sign-in"), true),
+            (set("nowhere", "sign-in"), false),
+            (manifest("Gateway", "nowhere", gateway), true),
+        ] {
+            let outcome = translator.apply(vec![change]);
+            let needed = if is_asked { &outcome.needs.added } else { &outcome.needs.removed };
+            assert!(needed.contains(&ca), "{needed:?}");
+            assert_eq!(outcome.statuses.contains_key(&policy), is_asked);
+            assert_eq!(outcome.forgotten.contains(&policy), !is_asked);
+        }
     }
 
     #[test]

@@ -48,11 +48,11 @@ pub(super) struct Changes<'c> {
     pub(super) filters: &'c ChangedFilters,
     pub(super) defaults: &'c ChangedDefaults,
     pub(super) routes: BTreeSet<ObjectKey>,
-    /// Policies on what changed routes refer to.
+    /// Policies on what changed routes and filters of listeners refer to.
     pub(super) policies: &'c BTreeSet<ObjectName>,
     pub(super) targeted: &'c ChangedPolicies,
     pub(super) respoken: &'c ChangedBackendPolicies,
-    /// Services that changed routes refer to, or did.
+    /// Services that changed routes and filters refer to, or did.
     pub(super) referred: &'c BTreeSet<ObjectName>,
     /// RouteFilters that are something else now.
     pub(super) route_filters: &'c BTreeSet<ObjectName>,

@@ -261,8 +261,16 @@ fn listener(at: u64, dice: &mut Dice) -> Value {
             "TLS" => json!({"mode": dice.pick(&["Terminate", "Passthrough"]), "certificateRefs": [reference]}),
             _ => Value::Null,
         },
+        "filters": if matches!(protocol, "HTTP" | "HTTPS") { dice.maybe(authorisation) } else { Value::Null },
         "allowedRoutes": dice.maybe(|dice| json!({"namespaces": from(dice)})),
     })
+}
+
+/// Filters of a listener that ask a service.
+fn authorisation(dice: &mut Dice) -> Value {
+    let service = json!({"name": dice.pick(&["v", "w"]), "port": 80, "namespace": dice.maybe(|dice| json!(dice.pick(&NAMESPACES)))});
+    let auth = json!({"protocol": "HTTP", "backendRef": service, "http": {}});
+    json!({"requests": [{"type": "ExternalAuth", "externalAuth": auth}]})
 }
 
 fn from(dice: &mut Dice) -> Value {

@@ -13,7 +13,7 @@ use crate::translator::in_force::InForce;
 use crate::{Fault, Reason};
 
 impl<'s> View<'s> {
-    /// `None` if no route of one of our Gateways refers to what the policy targets, and all of it
+    /// `None` if no route or filter of one of our Gateways refers to what it targets, and all of it
     /// is there.
     pub(super) fn backend_policy_status(self, name: &ObjectName) -> Option<Status> {
         let policies = self.backend_policies.policies();
@@ -79,7 +79,7 @@ impl<'s> View<'s> {
         (!fields.is_empty()).then_some(message)
     }
 
-    /// The Gateways with a route to what the policy targets.
+    /// The Gateways with a route, or a filter of a listener, to what the policy targets.
     fn gateways_of_backend_policy<T>(self, policy: &Declared<T>) -> BTreeSet<&'s ObjectName> {
         let mut gateways = BTreeSet::new();
         for service in policy.targets.iter().map(|target| &target.object.name) {
@@ -87,6 +87,7 @@ impl<'s> View<'s> {
             let permitted = routes.filter(|(route, _)| self.may_refer(route, service));
             let parents = permitted.flat_map(|(_, attached)| attached.iter().map(|((parent, _), _)| parent));
             gateways.extend(parents.filter_map(|parent| self.hierarchy.gateway_of(parent)));
+            gateways.extend(self.gateways_filtering_by(service));
         }
         gateways
     }

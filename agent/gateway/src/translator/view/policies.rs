@@ -14,8 +14,8 @@ use crate::translator::listeners::Tls;
 use crate::{Fault, Grants, Reason};
 
 impl<'s> View<'s> {
-    /// `None` if no route of one of our Gateways refers to what the policy targets: then it is not
-    /// ours to speak about.
+    /// `None` if no route and no filter of one of our Gateways refers to what the policy targets:
+    /// then it is not ours to speak about.
     pub(super) fn policy_status(self, name: &ObjectName) -> Option<Status> {
         let declared = self.policies.get(name)?;
         let gateways = self.heeding_gateways(name);
@@ -35,7 +35,8 @@ impl<'s> View<'s> {
         (!gateways.is_empty()).then_some(Status::Policy(status))
     }
 
-    /// The Gateways with a route by which the agents speak to what the policy targets.
+    /// The Gateways with a route, or a filter of a listener, by which the agents speak to what the
+    /// policy targets.
     pub(in crate::translator) fn heeding_gateways(self, policy: &ObjectName) -> BTreeSet<&'s ObjectName> {
         let mut gateways = BTreeSet::new();
         for service in &self.policies.services(policy) {
@@ -47,8 +48,19 @@ impl<'s> View<'s> {
             });
             let parents = parents.map(|(parent, _)| parent);
             gateways.extend(parents.filter_map(|parent| self.hierarchy.gateway_of(parent)));
+            gateways.extend(self.gateways_filtering_by(service));
         }
         gateways
+    }
+
+    /// The Gateways with listeners whose filters refer to a Service, and may.
+    pub(super) fn gateways_filtering_by(self, service: &ObjectName) -> impl Iterator<Item = &'s ObjectName> {
+        let grants = Grants::new(self.objects);
+        let permitted = self.filters.referring_to(service).filter(move |parent| {
+            let (kind, from) = (parent.object().kind, &parent.name.namespace);
+            grants.permits(kind, from, Kind::Service, &service.namespace, &service.name)
+        });
+        permitted.filter_map(move |parent| self.hierarchy.gateway_of(parent))
     }
 
     /// The fault of a target that is not there, or that another policy is in force for.
