@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use http::HeaderName;
 
+use crate::client_keys::KeyDigest;
 use crate::{ClaimPath, ClientKeys, KeySet, ObjectName, PasswordFile, RateLimit, RemoteKeySet};
 
 /// The authentication in force for a listener, or for a rule. A request meets every requirement, or
@@ -105,7 +106,8 @@ pub struct ClaimHeader {
 /// Keys by which applications identify themselves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApiKeys {
-    pub keys: Arc<ClientKeys>,
+    /// No two clients have the same. Each of them may be part of many requirements.
+    pub keys: Box<[Arc<ClientKeys>]>,
     pub source: CredentialSource,
     pub forwarding: CredentialForwarding,
     /// The header field that tells the backend which client it is.
@@ -115,6 +117,8 @@ pub struct ApiKeys {
 /// Names and passwords (RFC 7617).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BasicPasswords {
+    /// Of the policy. Namespaces take turns, since passwords are slow to check.
+    pub namespace: Arc<str>,
     pub users: Arc<PasswordFile>,
     pub forwarding: CredentialForwarding,
     /// The header field that tells the backend the user's name.
@@ -150,6 +154,20 @@ impl Requirement {
     }
 }
 
+// === impl ApiKeys ===
+
+impl ApiKeys {
+    /// The client whose key this is.
+    pub fn client(&self, key: &[u8]) -> Option<&str> {
+        let digest = KeyDigest::of(key);
+        self.keys.iter().find_map(|keys| keys.client(digest))
+    }
+
+    fn len(&self) -> usize {
+        self.keys.iter().map(|keys| keys.len()).sum()
+    }
+}
+
 /// `a token of issuer https://a or https://b`
 impl fmt::Display for Requirement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -162,7 +180,7 @@ impl fmt::Display for Requirement {
                 let issuers: Vec<_> = providers.iter().map(issuer).collect();
                 write!(f, "a token of issuer {}", issuers.join(" or "))
             }
-            Self::ApiKey(keys) => write!(f, "the key of one of {} clients", keys.keys.len()),
+            Self::ApiKey(keys) => write!(f, "the key of one of {} clients", keys.len()),
             Self::Basic(basic) => write!(f, "the password of one of {} users", basic.users.len()),
         }
     }

@@ -2,16 +2,21 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::iter::repeat;
 
 use aws_lc_rs::{constant_time, digest};
 use foldhash::fast::RandomState;
 
-/// Clients by their keys.
+/// Clients by their keys, as one object has them.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct ClientKeys {
     /// By the beginning of the key's SHA-256.
     by_digest: HashMap<[u8; 8], Vec<Client>, RandomState>,
 }
+
+/// The digest of a key, and its beginning.
+#[derive(Clone, Copy)]
+pub(crate) struct KeyDigest([u8; 32], [u8; 8]);
 
 #[derive(Clone, PartialEq, Eq)]
 struct Client {
@@ -46,17 +51,29 @@ impl ClientKeys {
         if !key.iter().all(|byte| (b' '..=b'~').contains(byte)) {
             return Err(ClientKeyError::Character(client.into()));
         }
-        if let Some(other) = self.client(key) {
+        let digest = KeyDigest::of(key);
+        if let Some(other) = self.client(digest) {
             return Err(ClientKeyError::Shared(other.into(), client.into()));
         }
-        let (digest, beginning) = digests(key);
+        let KeyDigest(digest, beginning) = digest;
         self.by_digest.entry(beginning).or_default().push(Client { digest, name: client.into() });
         Ok(())
     }
 
+    /// # Errors
+    /// When a client of both has the same key.
+    pub fn check_beside(&self, others: &Self) -> Result<(), ClientKeyError> {
+        let mut clients =
+            self.by_digest.iter().flat_map(|(beginning, alike)| alike.iter().zip(repeat(beginning)));
+        let shared = clients.find_map(|(client, beginning)| {
+            Some((client, others.client(KeyDigest(client.digest, *beginning))?))
+        });
+        shared
+            .map_or(Ok(()), |(client, other)| Err(ClientKeyError::Shared(other.into(), client.name.clone())))
+    }
+
     /// The client whose key this is. The time it takes tells nothing of the keys there are.
-    pub fn client(&self, key: &[u8]) -> Option<&str> {
-        let (digest, beginning) = digests(key);
+    pub(crate) fn client(&self, KeyDigest(digest, beginning): KeyDigest) -> Option<&str> {
         let mut alike = self.by_digest.get(&beginning)?.iter();
         let found = alike.find(|own| constant_time::verify_slices_are_equal(&own.digest, &digest).is_ok())?;
         Some(&found.name)
@@ -71,12 +88,16 @@ impl ClientKeys {
     }
 }
 
-fn digests(key: &[u8]) -> ([u8; 32], [u8; 8]) {
-    let mut all = [0; 32];
-    all.copy_from_slice(digest::digest(&digest::SHA256, key).as_ref());
-    let mut beginning = [0; 8];
-    beginning.copy_from_slice(&all[..8]);
-    (all, beginning)
+// === impl KeyDigest ===
+
+impl KeyDigest {
+    pub(crate) fn of(key: &[u8]) -> Self {
+        let mut all = [0; 32];
+        all.copy_from_slice(digest::digest(&digest::SHA256, key).as_ref());
+        let mut beginning = [0; 8];
+        beginning.copy_from_slice(&all[..8]);
+        Self(all, beginning)
+    }
 }
 
 impl fmt::Debug for ClientKeys {
@@ -97,7 +118,7 @@ mod tests {
         for (key, client) in
             [("s3cret", Some("shop")), ("other", Some("billing")), ("s3cre", None), ("", None)]
         {
-            assert_eq!(keys.client(key.as_bytes()), client, "{key}");
+            assert_eq!(keys.client(KeyDigest::of(key.as_bytes())), client, "{key}");
         }
         for (key, problem) in [
             (" \n", "the key of client c is empty"),
@@ -107,5 +128,11 @@ mod tests {
             assert_eq!(keys.add("c", key.as_bytes()).unwrap_err().to_string(), problem);
         }
         assert_eq!(format!("{keys:?}"), "ClientKeys(2)");
+        let mut others = ClientKeys::default();
+        others.add("till", b"third").unwrap();
+        assert_eq!(others.check_beside(&keys), Ok(()));
+        others.add("kiosk", b"s3cret").unwrap();
+        let error = others.check_beside(&keys).unwrap_err();
+        assert_eq!(error.to_string(), "clients shop and kiosk have the same key");
     }
 }

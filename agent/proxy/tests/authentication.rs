@@ -325,7 +325,7 @@ async fn api_keys_say_which_client_it_is() {
     clients.add("shop", b"s3cret").unwrap();
     clients.add("till", b"0ther").unwrap();
     let keys = ApiKeys {
-        keys: Arc::new(clients),
+        keys: [Arc::new(clients)].into(),
         source: CredentialSource::Header("x-api-key".parse().unwrap()),
         forwarding: CredentialForwarding::Remove,
         client_header: Some("x-client".parse().unwrap()),
@@ -357,6 +357,7 @@ async fn passwords_are_those_of_the_file() {
     let quick = STANDARD.encode(digest::digest(&digest::SHA1_FOR_LEGACY_USE_ONLY, b"quick"));
     let file = format!("ann:{slow}\nbob:{{SHA}}{quick}\n");
     let basic = BasicPasswords {
+        namespace: "edge".into(),
         users: Arc::new(PasswordFile::parse(file.as_bytes()).unwrap()),
         forwarding: CredentialForwarding::Remove,
         user_header: Some("x-user".parse().unwrap()),
@@ -417,7 +418,7 @@ async fn every_level_has_to_be_met() {
     let mut clients = ClientKeys::default();
     clients.add("shop", b"s3cret").unwrap();
     let keys = ApiKeys {
-        keys: Arc::new(clients),
+        keys: [Arc::new(clients)].into(),
         source: CredentialSource::Header("x-api-key".parse().unwrap()),
         forwarding: CredentialForwarding::Keep,
         // Says what the level above it says already.
@@ -472,7 +473,7 @@ async fn a_listener_wants_what_its_rules_do_not_give_up() {
     let mut clients = ClientKeys::default();
     clients.add("shop", b"s3cret").unwrap();
     let keys = ApiKeys {
-        keys: Arc::new(clients),
+        keys: [Arc::new(clients)].into(),
         source: CredentialSource::Header("x-api-key".parse().unwrap()),
         forwarding: CredentialForwarding::Remove,
         client_header: None,
@@ -602,7 +603,8 @@ async fn a_password_is_all_of_it() {
     let long = "p".repeat(72);
     let hash = bcrypt::hash(&long, 4).unwrap();
     let users = Arc::new(PasswordFile::parse(format!("ann:{hash}").as_bytes()).unwrap());
-    let basic = BasicPasswords { users, forwarding: CredentialForwarding::Remove, user_header: None };
+    let forwarding = CredentialForwarding::Remove;
+    let basic = BasicPasswords { namespace: "edge".into(), users, forwarding, user_header: None };
     let (world, _backend) = World::echo(vec![guarded(vec![Requirement::Basic(basic)])]).await;
     for (password, status) in [(long.clone(), StatusCode::OK), (long + "x", StatusCode::UNAUTHORIZED)] {
         let login = STANDARD.encode(format!("ann:{password}"));

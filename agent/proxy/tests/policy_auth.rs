@@ -137,7 +137,7 @@ async fn credentials_come_first_and_the_service_is_told_whose_they_are() {
     clients.add("till", b"s3cret").unwrap();
     clients.add("kiosk", b"0ther").unwrap();
     let keys = ApiKeys {
-        keys: Arc::new(clients),
+        keys: [Arc::new(clients)].into(),
         source: CredentialSource::Header("x-api-key".parse().unwrap()),
         forwarding: CredentialForwarding::Remove,
         client_header: Some("x-seen".parse().unwrap()),

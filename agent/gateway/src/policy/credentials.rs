@@ -30,6 +30,7 @@ const MOST_CLIENTS: usize = 4096;
 /// Contents of ConfigMaps and Secrets, by object and entry.
 #[derive(Debug, Default)]
 pub(crate) struct Parsed {
+    client_keys: BTreeMap<ObjectKey, Result<Arc<ClientKeys>, String>>,
     key_sets: BTreeMap<(ObjectKey, Box<str>), Result<Arc<KeySet>, String>>,
     password_files: BTreeMap<(ObjectKey, Box<str>), Result<Arc<PasswordFile>, String>>,
 }
@@ -50,6 +51,7 @@ pub(crate) type RemoteKeySets = BTreeMap<Box<str>, Result<Arc<RemoteKeySet>, Str
 impl Parsed {
     /// The object has changed, or is referred to no more.
     pub(crate) fn forget(&mut self, holder: &ObjectKey) {
+        self.client_keys.remove(holder);
         self.key_sets.retain(|(object, _), _| object != holder);
         self.password_files.retain(|(object, _), _| object != holder);
     }
@@ -203,27 +205,27 @@ fn api_keys(
     written: &TrafficPolicyApiKeys,
     holders: &mut Holders<'_>,
 ) -> Result<Requirement, String> {
-    let (mut keys, mut entries) = (ClientKeys::default(), 0);
+    let (mut all, mut clients) = (Vec::<Arc<ClientKeys>>::new(), 0);
     for reference in &written.secret_refs {
         let holder =
             ObjectKey { kind: Kind::Secret, name: ObjectName::new(namespace.clone(), &*reference.name) };
-        let secret = holders.objects.secrets.get(&holder.name);
-        let secret = secret.ok_or_else(|| format!("apiKeys: {holder} does not exist"))?;
-        entries += secret.data.as_ref().map_or(0, |data| data.len());
-        if entries > MOST_CLIENTS {
+        let keys = holders.client_keys(&holder).map_err(|why| format!("apiKeys: {why}"))?;
+        clients += keys.len();
+        if clients > MOST_CLIENTS {
             return Err(format!("apiKeys: the Secrets have more than {MOST_CLIENTS} entries: write fewer"));
         }
-        for (client, key) in secret.data.iter().flatten() {
-            keys.add(client, &key.0).map_err(|why| format!("apiKeys: {holder}: {why}"))?;
-        }
+        let mut others = all.iter();
+        let checked = others.try_for_each(|others| keys.check_beside(others));
+        checked.map_err(|why| format!("apiKeys: {holder}: {why}"))?;
+        all.push(keys);
     }
-    if keys.is_empty() {
+    if clients == 0 {
         return Err("apiKeys: no Secret of secretRefs has an entry, so no request would pass".to_owned());
     }
     let place = written.from.as_ref().map(|from| (from.header.as_deref(), from.cookie.as_deref()));
     let source = source(place, CredentialSource::Header(API_KEY)).map_err(|why| format!("apiKeys: {why}"))?;
     Ok(Requirement::ApiKey(ApiKeys {
-        keys: Arc::new(keys),
+        keys: all.into(),
         source,
         forwarding: match written.forward {
             Some(true) => CredentialForwarding::Keep,
@@ -245,6 +247,7 @@ fn passwords(
         None => PASSWORD_ENTRIES.to_vec(),
     };
     Ok(Requirement::Basic(BasicPasswords {
+        namespace: namespace.clone(),
         users: holders.password_file(&holder, &entries)?,
         forwarding: match written.forward {
             Some(true) => CredentialForwarding::Keep,
@@ -344,6 +347,28 @@ impl Holders<'_> {
         self.remote.get(provider).cloned().unwrap_or_else(|| Err("remoteJwks was not looked up".to_owned()))
     }
 
+    fn client_keys(&mut self, holder: &ObjectKey) -> Result<Arc<ClientKeys>, String> {
+        if let Some(known) = self.parsed.client_keys.get(holder) {
+            return known.clone();
+        }
+        let read = self.read_client_keys(holder).map(Arc::new);
+        self.parsed.client_keys.insert(holder.clone(), read.clone());
+        read
+    }
+
+    fn read_client_keys(&self, holder: &ObjectKey) -> Result<ClientKeys, String> {
+        let secret = self.objects.secrets.get(&holder.name);
+        let data = &secret.ok_or_else(|| format!("{holder} does not exist"))?.data;
+        if data.as_ref().is_some_and(|data| data.len() > MOST_CLIENTS) {
+            return Err(format!("{holder} has more than {MOST_CLIENTS} entries: write fewer"));
+        }
+        let mut keys = ClientKeys::default();
+        for (client, key) in data.iter().flatten() {
+            keys.add(client, &key.0).map_err(|why| format!("{holder}: {why}"))?;
+        }
+        Ok(keys)
+    }
+
     fn key_set(&mut self, holder: &ObjectKey, entry: &str) -> Result<Arc<KeySet>, String> {
         let at = (holder.clone(), Box::from(entry));
         if let Some(known) = self.parsed.key_sets.get(&at) {
@@ -390,5 +415,49 @@ impl Holders<'_> {
                 .next()
         };
         found.ok_or_else(|| format!("{holder} has no entry {}", entries.join(" or ")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use portcullis_api::{Change, Object};
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn policies_share_the_keys_of_a_secret() {
+        let secret = |name: &str, client: &str, key: &str| {
+            let manifest = json!({"apiVersion": "v1", "kind": "Secret",
+                "metadata": {"name": name, "namespace": "edge"}, "data": {client: key}});
+            Change::Set(Object::from_json(manifest).unwrap().unwrap())
+        };
+        let mut objects = Objects::default();
+        for change in [
+            secret("shops", "shop", "MQ=="),
+            secret("tills", "till", "Mg=="),
+            secret("others", "shop", "Mg=="),
+        ] {
+            objects.apply(change);
+        }
+        let (mut parsed, remote) = (Parsed::default(), RemoteKeySets::default());
+        let mut read = |secrets: &[&str]| {
+            let references: Vec<_> = secrets.iter().map(|name| json!({"name": name})).collect();
+            let written = serde_json::from_value(json!({"secretRefs": references})).unwrap();
+            let mut holders = Holders { objects: &objects, parsed: &mut parsed, remote: &remote };
+            match api_keys(&"edge".into(), &written, &mut holders) {
+                Ok(Requirement::ApiKey(keys)) => Ok(keys),
+                Ok(_) => panic!("other credentials"),
+                Err(why) => Err(why),
+            }
+        };
+        let (one, other) = (read(&["shops", "tills"]).unwrap(), read(&["tills"]).unwrap());
+        assert_eq!(
+            [one.client(b"1"), one.client(b"2"), one.client(b"3")],
+            [Some("shop"), Some("till"), None]
+        );
+        assert!(Arc::ptr_eq(&one.keys[1], &other.keys[0]));
+        let why = read(&["tills", "others"]).unwrap_err();
+        assert_eq!(why, "apiKeys: Secret edge/others: clients till and shop have the same key");
     }
 }

@@ -236,7 +236,7 @@ impl Authenticator {
             let checked = async {
                 // Many requests come with the same password at once: they wait for the first.
                 let turn = self.turns.wait(&basic.users).await.ok_or(Reason::AuthBusy)?;
-                if is_known() { Ok(true) } else { turn.verify(&basic.users, &login).await }
+                if is_known() { Ok(true) } else { turn.verify(basic, &login).await }
             };
             if !timeout(LONGEST_CHECK, checked).await.map_err(|_| Reason::AuthBusy)?? {
                 return Err(refused(Reason::CredentialsInvalid));
@@ -272,7 +272,7 @@ fn api_key<'a>(
     const CHALLENGE: HeaderValue = HeaderValue::from_static("ApiKey realm=\"restricted\"");
     let refused = |reason| OwnAnswer::Challenge(reason, CHALLENGE);
     let key = credential::find(&keys.source, fields).map_err(|rejection| refused(rejection.reason()))?;
-    let client = keys.keys.client(key).ok_or_else(|| refused(Reason::CredentialsInvalid))?;
+    let client = keys.client(key).ok_or_else(|| refused(Reason::CredentialsInvalid))?;
     changes.credential(&keys.source, keys.forwarding, key);
     if let (Some(header), Some(value)) = (&keys.client_header, jwt::text_value(client)) {
         changes.write(header, value);

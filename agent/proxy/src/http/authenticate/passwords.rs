@@ -1,13 +1,15 @@
 //! Passwords are slow to check, and meant to be: a thread of its own does it, below all others.
 //! Each core asks one question of a file at a time, so that no client stops a core, and the clients
-//! of one file do not keep those of others waiting for long.
+//! of one file do not keep those of others waiting for long. Namespaces take turns, however many
+//! files they have.
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock, mpsc};
 
 use aws_lc_rs::{constant_time, digest};
-use portcullis_model::{PasswordFile, PasswordHash};
+use portcullis_model::{BasicPasswords, PasswordFile, PasswordHash};
 use rustix::process::setpriority_process;
 use rustix::thread::{CpuSet, gettid, sched_getaffinity, sched_setaffinity};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
@@ -31,12 +33,17 @@ pub(crate) struct PasswordThread {
 }
 
 struct Question {
+    namespace: Arc<str>,
     hash: Box<str>,
     password: Vec<u8>,
     answer: oneshot::Sender<bool>,
     /// Held until there is an answer, even if the client does not wait for it.
     _turn: OwnedSemaphorePermit,
 }
+
+/// Questions that wait: of those of one namespace the oldest, then of the next.
+#[derive(Default)]
+struct Waiting(VecDeque<VecDeque<Question>>);
 
 /// A core's questions.
 pub(crate) struct Turns {
@@ -74,7 +81,8 @@ impl PasswordThread {
                 // Best effort, both.
                 let _ = cpus.map(|cpus| sched_setaffinity(None, &cpus));
                 let _ = setpriority_process(Some(gettid()), NICE);
-                for question in questions {
+                let mut waiting = Waiting::default();
+                while let Some(question) = waiting.next(&questions) {
                     if !question.answer.is_closed() {
                         let is_right = bcrypt::verify(&question.password, &question.hash).unwrap_or(false);
                         let _ = question.answer.send(is_right);
@@ -94,6 +102,35 @@ impl PasswordThread {
 impl Default for PasswordThread {
     fn default() -> Self {
         Self { questions: OnceLock::new(), cpus: sched_getaffinity(None).ok() }
+    }
+}
+
+// === impl Waiting ===
+
+impl Waiting {
+    /// The next question, if need be one that is yet to come. `None`: there will be no more.
+    fn next(&mut self, questions: &mpsc::Receiver<Question>) -> Option<Question> {
+        questions.try_iter().for_each(|question| self.push(question));
+        self.pop().or_else(|| questions.recv().ok())
+    }
+
+    fn push(&mut self, question: Question) {
+        let of_namespace = |of: &&mut VecDeque<Question>| {
+            of.front().is_some_and(|first| first.namespace == question.namespace)
+        };
+        match self.0.iter_mut().find(of_namespace) {
+            Some(of_namespace) => of_namespace.push_back(question),
+            None => self.0.push_back(VecDeque::from([question])),
+        }
+    }
+
+    fn pop(&mut self) -> Option<Question> {
+        let mut of_namespace = self.0.pop_front()?;
+        let question = of_namespace.pop_front();
+        if !of_namespace.is_empty() {
+            self.0.push_back(of_namespace);
+        }
+        question
     }
 }
 
@@ -137,7 +174,8 @@ impl Drop for Waiter<'_> {
 impl Turn<'_> {
     /// # Errors
     /// When the thread cannot be asked.
-    pub(crate) async fn verify(self, file: &PasswordFile, login: &Login) -> Result<bool, Reason> {
+    pub(crate) async fn verify(self, basic: &BasicPasswords, login: &Login) -> Result<bool, Reason> {
+        let file = &basic.users;
         let known = file.hash(login.user());
         let Some(hash) = known.or_else(|| file.slowest_hash()) else { return Ok(false) };
         let is_right = match hash {
@@ -150,11 +188,33 @@ impl Turn<'_> {
                 let (answer, answered) = oneshot::channel();
                 let Self { permit, waiter } = self;
                 let password = login.password().to_vec();
-                let question = Question { hash: hash.clone(), password, answer, _turn: permit };
+                let (namespace, hash) = (basic.namespace.clone(), hash.clone());
+                let question = Question { namespace, hash, password, answer, _turn: permit };
                 waiter.turns.thread.ask(question)?;
                 answered.await.map_err(|_| Reason::AuthBusy)?
             }
         };
         Ok(is_right && known.is_some())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn namespaces_take_turns() {
+        let turn = Arc::new(Semaphore::new(10));
+        let (sender, questions) = mpsc::channel();
+        for (namespace, hash) in [("a", "1"), ("a", "2"), ("a", "3"), ("b", "4"), ("c", "5"), ("b", "6")] {
+            let (answer, _) = oneshot::channel();
+            let permit = turn.clone().try_acquire_owned().unwrap();
+            let (namespace, hash, password) = (namespace.into(), hash.into(), Vec::new());
+            sender.send(Question { namespace, hash, password, answer, _turn: permit }).unwrap();
+        }
+        drop(sender);
+        let mut waiting = Waiting::default();
+        let order: Vec<_> = std::iter::from_fn(|| waiting.next(&questions)).map(|it| it.hash).collect();
+        assert_eq!(order.concat(), "145263");
     }
 }
