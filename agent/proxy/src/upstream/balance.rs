@@ -151,14 +151,13 @@ impl Choice<'_> {
                 fastrand::choice(usable.collect::<Vec<_>>()).or_else(|| least(endpoints, all, avoid))
             }
             // The order of endpoints is each key's own (rendezvous hashing): one that comes or goes
-            // moves no other key.
-            Self::Hash(key) => {
-                let order = |index: &usize| mixed(key ^ endpoints[*index].fingerprint());
-                (0..endpoints.len()).min_by_key(|index| {
-                    let endpoint = &*endpoints[*index];
-                    (endpoint.rank(avoid), order(index))
-                })
-            }
+            // moves no other key. One that begins slowly has its keys one after the other, in an
+            // order that has nothing to do with why they are its own.
+            Self::Hash(key) => (0..endpoints.len()).min_by_key(|index| {
+                let endpoint = &*endpoints[*index];
+                let order = mixed(key ^ endpoint.fingerprint());
+                (endpoint.rank(avoid), endpoint.holds_back_key(mixed(!order)), order)
+            }),
         }
     }
 }

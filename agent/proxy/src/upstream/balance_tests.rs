@@ -1,11 +1,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::{HeaderName, HeaderValue};
-use portcullis_model::{BackendName, BackendProtocol, Distance, Locality, PortKey};
+use portcullis_model::{BackendName, BackendProtocol, Distance, Locality, PortKey, Resilience};
 
 use super::*;
 use crate::core::settings::Upstream;
+use crate::upstream::health::SharedHealth;
 use crate::upstream::tls::Security;
 
 struct World {
@@ -100,6 +102,39 @@ fn one_that_goes_moves_its_own_keys_only() {
     let failing = World::new(by_user(), 20);
     failing.endpoints[7].note_failure();
     assert_eq!(failing.of_users(), after);
+}
+
+/// Keys come to it one after the other, and none from one of the others to another.
+#[test]
+fn one_that_begins_slowly_takes_some_of_its_keys_at_first() {
+    const NEW: u16 = 7;
+    let whole = World::new(by_user(), 20).of_users();
+    let mut world = World::new(by_user(), 20);
+    let new = usize::from(NEW);
+    let others = [&world.backend.endpoints[..new], &world.backend.endpoints[new + 1..]].concat();
+    let in_window = |window| {
+        let terms = Resilience { slow_start: Some(window), ..Resilience::default() };
+        Backend { resilience: Some(Arc::new(terms)), ..world.backend.clone() }
+    };
+    let shared = SharedHealth::default();
+    let health = shared.of(&in_window(Duration::from_secs(36_000)), 1).unwrap();
+    let _known = health.endpoints(&others);
+    let states = health.endpoints(&world.backend.endpoints);
+    for (endpoint, state) in world.endpoints.iter_mut().zip(states) {
+        let (address, settings) = (endpoint.address, Upstream::default());
+        let (protocol, security) = (BackendProtocol::Http1, Security::Plain);
+        *endpoint = Endpoint::new(address, protocol, security, None, &settings, Some(state), None);
+    }
+    let own = whole.iter().filter(|port| **port == NEW).count();
+    let first = world.of_users();
+    assert!(whole.iter().zip(&first).all(|(whole, first)| whole == first || *whole == NEW));
+    let taken = first.iter().filter(|port| **port == NEW).count();
+    assert!((1..=own / 3).contains(&taken), "{taken} of {own}");
+    assert_eq!(world.of_users(), first, "a key has one endpoint, as long as the share is the same");
+    // Alone it takes all.
+    let alone = world.endpoints.swap_remove(new);
+    world.endpoints = vec![alone];
+    assert!(world.of_users().iter().all(|port| *port == NEW));
 }
 
 #[test]

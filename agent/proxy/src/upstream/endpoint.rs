@@ -253,9 +253,20 @@ impl Endpoint {
         health.is_none_or(|health| health.doubt() != Doubt::Unhealthy)
     }
 
-    /// True for a part of the requests to an endpoint that takes part since a moment ago only.
+    /// True, at random, for a part of the requests to an endpoint that takes part since a moment
+    /// ago only.
     pub(crate) fn holds_back(&self) -> bool {
-        self.health.as_ref().is_some_and(|health| health.holds_back())
+        self.slow_share().is_some_and(|share| fastrand::f64() >= share)
+    }
+
+    /// The same for a part of the keys that are its own, by a hash of endpoint and key. As the
+    /// share grows, keys come, and none goes.
+    pub(crate) fn holds_back_key(&self, hash: u64) -> bool {
+        self.slow_share().is_some_and(|share| hash as f64 >= share * u64::MAX as f64)
+    }
+
+    fn slow_share(&self) -> Option<f64> {
+        self.health.as_ref()?.slow_share()
     }
 
     fn failed_lately(&self) -> bool {

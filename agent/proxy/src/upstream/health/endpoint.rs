@@ -200,15 +200,15 @@ impl EndpointHealth {
         self.since.store(now(), Relaxed);
     }
 
-    /// True, at random, for the part of requests that is not an endpoint's yet that has just begun.
-    pub(crate) fn holds_back(&self) -> bool {
+    /// The part of its requests that is an endpoint's already that has just begun; `None`: all.
+    pub(crate) fn slow_share(&self) -> Option<f64> {
         let window = self.backend.slow_start.load(Relaxed);
         let since = self.since.load(Relaxed);
         if window == 0 || since == 0 {
-            return false;
+            return None;
         }
         let share = now().saturating_sub(since) as f64 / window as f64;
-        share < 1.0 && fastrand::f64() >= share.max(FIRST_SHARE)
+        (share < 1.0).then(|| share.max(FIRST_SHARE))
     }
 }
 
