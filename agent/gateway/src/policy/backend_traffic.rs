@@ -82,6 +82,13 @@ impl TrafficTerms {
         Ok(Self { retries, sessions: session_persistence.clone().map(Box::new) })
     }
 
+    /// The fields that are about requests, and have no meaning for connections and datagrams.
+    pub(crate) fn of_requests(&self) -> Vec<&'static str> {
+        let fields =
+            [("retryConstraint", self.retries.is_some()), ("sessionPersistence", self.sessions.is_some())];
+        fields.into_iter().filter(|(_, is_there)| *is_there).map(|(field, _)| field).collect()
+    }
+
     pub(crate) fn retry_budget(&self, service: &ObjectName) -> Option<Arc<RetryBudget>> {
         let RetryTerms { percent, interval, least } = self.retries.clone()?;
         Some(Arc::new(RetryBudget { service: service.clone(), percent, interval, least }))

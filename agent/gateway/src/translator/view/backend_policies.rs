@@ -2,13 +2,16 @@
 
 use std::collections::BTreeSet;
 
-use portcullis_api::Kind;
+use portcullis_api::{Kind, ObjectKey};
 use portcullis_model::{L4Protocol, ObjectName};
 
 use super::View;
 use crate::policy::backend::Terms;
+use crate::policy::backend_traffic::TrafficTerms;
 use crate::policy::declared::{Declared, Target};
+use crate::route::is_about_streams;
 use crate::status::{Effect, PolicyVerdict, Status, TargetVerdict, policy_status, targeted_status};
+use crate::translator::attachments::AttachedTo;
 use crate::translator::in_force::InForce;
 use crate::{Fault, Reason};
 
@@ -27,7 +30,9 @@ impl<'s> View<'s> {
     /// a route is not ours to speak about.
     pub(super) fn backend_traffic_policy_status(self, name: &ObjectName) -> Option<Status> {
         let policies = self.backend_policies.traffic();
-        self.status_by_services(Kind::XBackendTrafficPolicy, name, policies, |_| Vec::new())
+        self.status_by_services(Kind::XBackendTrafficPolicy, name, policies, |declared| {
+            declared.targets.iter().filter_map(|target| self.without_requests(declared, target)).collect()
+        })
     }
 
     /// Of a policy that no Gateway has to do with: its kind is ours, and what it targets without
@@ -79,16 +84,38 @@ impl<'s> View<'s> {
         (!fields.is_empty()).then_some(message)
     }
 
+    /// The fields without effect on a Service that connections and datagrams lead to, and no
+    /// requests.
+    fn without_requests(self, declared: &Declared<TrafficTerms>, target: &Target) -> Option<String> {
+        let (fields, service) = (declared.terms.of_requests(), &target.object.name);
+        let attached =
+            self.permitted_routes(service).filter(|(_, attached)| attached.iter().next().is_some());
+        let kinds: BTreeSet<_> = attached.map(|(route, _)| route.kind).collect();
+        if fields.is_empty() || kinds.is_empty() || !kinds.iter().all(|kind| is_about_streams(*kind)) {
+            return None;
+        }
+        let kinds: Vec<_> = kinds.iter().map(|kind| format!("{kind}s")).collect();
+        Some(format!("{} on Service {service}, to which only {} lead", fields.join(", "), kinds.join(", ")))
+    }
+
     /// The Gateways with a route, or a filter of a listener, to what the policy targets.
     fn gateways_of_backend_policy<T>(self, policy: &Declared<T>) -> BTreeSet<&'s ObjectName> {
         let mut gateways = BTreeSet::new();
         for service in policy.targets.iter().map(|target| &target.object.name) {
-            let routes = self.routes.referring_to(service);
-            let permitted = routes.filter(|(route, _)| self.may_refer(route, service));
-            let parents = permitted.flat_map(|(_, attached)| attached.iter().map(|((parent, _), _)| parent));
+            let attached = self.permitted_routes(service).flat_map(|(_, attached)| attached.iter());
+            let parents = attached.map(|((parent, _), _)| parent);
             gateways.extend(parents.filter_map(|parent| self.hierarchy.gateway_of(parent)));
             gateways.extend(self.gateways_filtering_by(service));
         }
         gateways
+    }
+
+    /// The routes that refer to a Service with permission, and where they are attached.
+    fn permitted_routes<'p>(
+        self,
+        service: &'p ObjectName,
+    ) -> impl Iterator<Item = (&'s ObjectKey, &'s AttachedTo)> + use<'s, 'p> {
+        let routes = self.routes.referring_to(service);
+        routes.filter(move |(route, _)| self.may_refer(route, service))
     }
 }
