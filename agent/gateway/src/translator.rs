@@ -365,7 +365,7 @@ impl Translator {
             sharing: &sharing,
             oldest: &rebuilt.oldest,
             frontends: &claimed,
-            disputes: &opened.disputes,
+            retold: &opened.retold,
             observed: &observed,
         };
         let view = self.stages.view(objects, settings, &self.observations);

@@ -163,6 +163,7 @@ impl Answer<'_> {
             Ok(listener) => listener,
             Err(outcome) => return outcome,
         };
+        self.streams(port, listener);
         match listener.serves.routes() {
             Some(routes) => {
                 let policy = listener.policy.as_deref();
@@ -268,6 +269,20 @@ impl Answer<'_> {
             let filters = serde_json::to_string(&listener.filters);
             let filters = filters.unwrap_or_else(|error| format!("cannot be shown: {error}"));
             self.line("passes", &format!("{filters}, which may change what rules see"));
+        }
+    }
+
+    /// The streams of a connection without TLS, where they are not what the listener says.
+    fn streams(&mut self, port: &Port, listener: &Listener) {
+        let own = listener.admission.limits.as_ref().and_then(|limits| limits.http2_streams);
+        let streams = port.streams_without_tls().zip(own).filter(|(streams, own)| streams > own);
+        if let Some((streams, own)) = streams {
+            self.line(
+                "streams",
+                &format!(
+                    "{streams} on a connection, and not {own}: it may be for other listeners of the port, too"
+                ),
+            );
         }
     }
 

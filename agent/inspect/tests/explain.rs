@@ -64,6 +64,17 @@ fn the_terms_of_clients_are_told_as_they_are() {
     );
 }
 
+/// Without TLS, a connection has its streams before it is known for which listener it is.
+#[test]
+fn streams_that_are_more_than_the_listener_says_are_told() {
+    let snapshot = snapshot("clients.yaml");
+    let text = |url| explain_in(&snapshot, url, "GET", &[]).text;
+    let quiet = text("http://quiet.example:8080/");
+    let told = "streams   100 on a connection, and not 10: it may be for other listeners of the port, too\n";
+    assert!(quiet.contains("limits    http2Streams 10\n") && quiet.contains(told), "{quiet}");
+    assert!(!text("http://denied.example:8080/").contains("streams"));
+}
+
 /// An address of its own comes before all addresses; a name may lead to either.
 #[test]
 fn an_address_is_one_gateways() {

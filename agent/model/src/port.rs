@@ -62,6 +62,14 @@ impl Port {
         let client_address = listeners.client_address();
         Self { gateway, key, listeners, clients, client_address }
     }
+
+    /// The streams that an HTTP/2 connection without TLS has, whichever listeners it has requests
+    /// for: a server's SETTINGS come before the first request. `None` where there are none such.
+    pub fn streams_without_tls(&self) -> Option<u32> {
+        let PortListeners::Http(_) = self.listeners else { return None };
+        let common = self.listeners.common_limits().unwrap_or_default();
+        Some(common.beside(&self.gateway.limits).http2_streams)
+    }
 }
 
 // === impl PortListeners ===

@@ -48,8 +48,9 @@ struct PortChange {
 pub(super) struct ChangedPorts {
     /// The Gateways with another port, or another listener on one.
     pub(super) gateways: BTreeSet<ObjectName>,
-    /// Those with a port at which it came to be, or is no longer, disputed who a client is.
-    pub(super) disputes: BTreeSet<ObjectName>,
+    /// Those with a port of which policies on its listeners say something else: whether it is
+    /// disputed who a client is, and how many streams connections without TLS have.
+    pub(super) retold: BTreeSet<ObjectName>,
 }
 
 /// The state that served listeners follow from.
@@ -94,6 +95,12 @@ impl Ports {
         self.get(gateway, key).is_some_and(|port| port.client_address == ClientAddress::Disputed)
     }
 
+    /// The part of a port that policies on its listeners speak of.
+    fn told(&self, gateway: &ObjectName, key: PortKey) -> (bool, Option<u32>) {
+        let streams = self.get(gateway, key).and_then(|port| port.streams_without_tls());
+        (self.is_disputed(gateway, key), streams)
+    }
+
     /// The reason why an accepted listener is missing on its port.
     pub(super) fn mismatch(&self, listener: &ListenerId) -> Option<&str> {
         self.mismatched.get(listener).map(String::as_str)
@@ -119,10 +126,10 @@ impl Ports {
         let mut changed = ChangedPorts::default();
         for (gateway, ports) in changes {
             for (port, change) in ports {
-                let before = self.is_disputed(&gateway, port);
+                let before = self.told(&gateway, port);
                 self.change_port(&gateway, port, change, sources.gateways);
-                if self.is_disputed(&gateway, port) != before {
-                    changed.disputes.insert(gateway.clone());
+                if self.told(&gateway, port) != before {
+                    changed.retold.insert(gateway.clone());
                 }
             }
             changed.gateways.insert(gateway);

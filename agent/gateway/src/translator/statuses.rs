@@ -68,8 +68,8 @@ pub(super) struct Changes<'c> {
     /// Routes that came to be the oldest at a listener, or are it no longer.
     pub(super) oldest: &'c BTreeSet<ObjectKey>,
     pub(super) frontends: &'c ChangedFrontends,
-    /// Gateways with a port at which it came to be, or is no longer, disputed who a client is.
-    pub(super) disputes: &'c BTreeSet<ObjectName>,
+    /// Gateways with a port of which policies on its listeners say something else.
+    pub(super) retold: &'c BTreeSet<ObjectName>,
     /// Gateways of which something else was observed.
     pub(super) observed: &'c BTreeSet<ObjectName>,
 }
@@ -172,7 +172,7 @@ impl Changes<'_> {
         affected.extend(parents.chain(attached).map(ParentKey::object));
         affected.extend(self.gateways.merged.iter().chain(&self.defaults.gateways).map(gateway_key));
         let gateways = self.gateways.whole.iter().chain(&self.frontends.lost);
-        let gateways = gateways.chain(self.disputes).chain(self.observed);
+        let gateways = gateways.chain(self.retold).chain(self.observed);
         affected.extend(gateways.flat_map(|gateway| members(gateway, view.hierarchy)));
         let policies: Vec<_> = affected.iter().flat_map(|key| policies_on(key, view)).collect();
         affected.extend(policies);

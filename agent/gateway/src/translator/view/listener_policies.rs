@@ -1,6 +1,6 @@
 //! Statuses of ListenerPolicies, and what the statuses of their targets say of them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use portcullis_api::Kind;
 use portcullis_model::{LogLines, ObjectName, ParentKind};
@@ -70,8 +70,8 @@ impl<'s> View<'s> {
         None
     }
 
-    /// The fields that some listeners of a whole target cannot heed, with their names, and what is
-    /// the Gateway's owner's to say.
+    /// The fields that some listeners of a whole target cannot heed, with their names; what is the
+    /// Gateway's owner's to say; and what a connection has before it is known for which listener.
     fn without_effect(self, target: &Target, terms: &Terms) -> Option<String> {
         let mut names = BTreeMap::<_, Vec<&str>>::new();
         for listener in self.covered_by(target).filter(|_| target.section.is_none()) {
@@ -88,8 +88,30 @@ impl<'s> View<'s> {
              switch off"
                 .to_owned()
         });
-        let texts: Vec<_> = texts.chain(log).collect();
+        let streams = self.looser_streams(target, terms);
+        let texts: Vec<_> = texts.chain(log).chain(streams).collect();
         (!texts.is_empty()).then(|| texts.join("; "))
+    }
+
+    /// The ports at which connections have more streams than the policy says, since another
+    /// listener there lets them.
+    fn looser_streams(self, target: &Target, terms: &Terms) -> Option<String> {
+        let own = terms.limits()?.http2_streams?;
+        let parent = ParentKey::of(&target.object)?;
+        let gateway = self.hierarchy.gateway_of(&parent)?;
+        let ports: BTreeSet<_> = self.covered_by(target).map(|listener| listener.port).collect();
+        let looser = ports.into_iter().filter_map(|key| {
+            let streams = self.ports.get(gateway, key)?.streams_without_tls()?;
+            (streams > own).then(|| format!("{streams} on port {}", key.number))
+        });
+        let looser: Vec<_> = looser.collect();
+        (!looser.is_empty()).then(|| {
+            let ports = looser.join(", ");
+            format!(
+                "limits.http2Streams is without effect on connections without TLS, which may be for other listeners that \
+                 allow more: they have {ports}"
+            )
+        })
     }
 
     /// True of a Gateway that has addresses of its own, and of its listeners.
