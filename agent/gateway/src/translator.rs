@@ -1,7 +1,8 @@
 //! From objects to what the data plane runs, incrementally. Each stage is a value that owns its
 //! state, takes what changed in the stages before it and hands on only what came out different;
-//! [`Translator::apply`] is their order. Nothing is kept that could not be computed from the
-//! objects alone; a test changes random objects and compares with a translation from scratch.
+//! [`Translator::apply`] and its [`steps`] are their order. Nothing is kept that could not be
+//! computed from the objects alone; a test changes random objects and compares with a translation
+//! from scratch.
 
 mod admissions;
 mod attachments;
@@ -38,6 +39,7 @@ mod routes;
 mod shared_names;
 mod snapshot;
 mod statuses;
+mod steps;
 mod tables;
 mod traffic_policies;
 mod view;
@@ -45,30 +47,28 @@ mod view;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use portcullis_api::{Change, Kind, ObjectKey, Objects};
+use portcullis_api::{Change, ObjectKey, Objects};
 use portcullis_model::{ObjectName, Snapshot};
 
+use crate::Settings;
 use crate::delegate::Family;
 use crate::feedback::{Feedback, Observations};
 use crate::infra::DesiredObjects;
-use crate::policy::authorities::{Holders, TrustBundles};
+use crate::policy::authorities::TrustBundles;
 use crate::status::Status;
-use crate::{AgentRole, Settings};
 use admissions::Admissions;
-use attachments::Parents;
 use backend_policies::BackendPolicies;
-use backends::{Backends, ChangedBackends};
+use backends::Backends;
 use changes::ChangedObjects;
 use conflicts::KindConflicts;
 use default_gateways::DefaultGateways;
-use external_endpoints::{ChangedExternals, ExternalEndpoints};
+use external_endpoints::ExternalEndpoints;
 use externals::Externals;
 use frontends::Frontends;
-use gateways::{Gateways, MergedGateway};
+use gateways::Gateways;
 use generated::Generated;
 use health_checks::HealthChecks;
 use hierarchy::Hierarchy;
-use known_services::KnownServices;
 use listener_filters::ListenerFilters;
 use listeners::Listeners;
 use needs::Needs;
@@ -77,10 +77,11 @@ use parsed::ParsedRoutes;
 use policies::Policies;
 use ports::Ports;
 use route_filters::RouteFilters;
-use routes::{ChangedRoutes, Routes};
+use routes::Routes;
 use shared_names::SharedNames;
 use snapshot::NextSnapshot;
 use statuses::Statuses;
+use steps::{ChangedStages, Inputs};
 use tables::Tables;
 use traffic_policies::TrafficPolicies;
 use view::View;
@@ -173,227 +174,86 @@ impl Translator {
         Self { settings, ..Self::default() }
     }
 
-    // As long as there are stages: the flow of data is read here, on one screen.
+    /// The [`steps`], in their order.
     pub fn apply(&mut self, changes: Vec<Change>) -> Outcome {
         let changes = std::mem::take(&mut self.backlog).into_iter().chain(changes);
         let (changed, rewritten) = ChangedObjects::apply(changes, &mut self.objects);
-        let (objects, settings) = (&self.objects, &self.settings);
-        let mut next = NextSnapshot::after(&self.snapshot);
-        let Stages {
-            trust_bundles,
-            listeners,
-            hierarchy,
-            owners,
-            gateways,
-            admissions,
-            traffic,
-            policies,
-            backend_policies,
-            externals,
-            filters,
-            defaults,
-            route_filters,
-            parsed,
-            routes,
-            conflicts,
-            shared_names,
-            tables,
-            ports,
-            frontends,
-            health_checks,
-            backends,
-            external_endpoints,
-        } = &mut self.stages;
-
-        trust_bundles.update(changed.of(Kind::ClusterTrustBundle), objects);
-        let holders = Holders { objects, bundles: trust_bundles };
-
-        // Gateways and ListenerSets: each on its own, then as parents and children, then merged.
-        let recertified = self.observations.recertified();
-        let renamed = self.observations.renamed();
-        let sources = listeners::Sources { objects, settings, observations: &self.observations };
-        let judged = listeners.update(&changed, &recertified, sources);
-        let attached = hierarchy.update(&changed, &judged, listeners, objects);
-        let owned = owners.update(&changed, objects, settings, &self.observations);
+        let (recertified, renamed) = (self.observations.recertified(), self.observations.renamed());
         let readdressed = self.observations.readdressed();
-        let observations = &self.observations;
-        let sources =
-            gateways::Sources { listeners, hierarchy, owners, holders, objects, settings, observations };
-        let merged = gateways.update(&changed, &judged, &attached, &owned, readdressed, sources);
+        let (objects, settings, observations) = (&self.objects, &self.settings, &self.observations);
+        let inputs = Inputs { changed: &changed, objects, settings, observations };
+        let (stages, mut next) = (&mut self.stages, NextSnapshot::after(&self.snapshot));
 
-        let changes = admissions::Changes {
-            objects: &changed,
-            listeners: &judged,
-            hierarchy: &attached,
-            gateways: &merged,
-        };
-        let admitted = admissions.update(changes, hierarchy, objects, observations);
-
-        // Policies: of Services, which others may refer to, and of requests.
-        let targeted = policies.update(&changed, holders, observations);
-        let respoken = backend_policies.update(&changed, objects);
-        let services = KnownServices { objects, policies };
-        let protected = traffic.update(&changed, &targeted, hierarchy, services, observations);
-        if let Some(key_sets) = &protected.key_sets {
-            next.edit().key_sets = key_sets.clone();
-        }
-        let agents = match &settings.role {
-            _ if !traffic.are_sharing() => None,
-            AgentRole::Node => observations.agents(),
-            // Pods of one Gateway know of each other only how many there are to be.
-            AgentRole::Dedicated(gateway) => gateways.get(gateway).and_then(MergedGateway::pods),
-        };
-        if next.get().agents != agents {
-            next.edit().agents = agents;
-        }
-
-        // Routes: those that may fare differently with their families, attached, and in conflict
-        // with other kinds.
-        let recompiled = route_filters.update(&changed, objects);
-        let mut changed_externals = externals.update(&changed, holders, settings);
-        let parents = Parents {
-            listeners,
-            hierarchy,
-            gateways,
-            objects,
-            traffic,
-            services,
-            externals,
-            route_filters,
-            backend_policies,
-        };
-        let refiltered = filters.update(&changed, &judged, &attached, &targeted, parents);
-        let mut affected = routes.affected(rewritten, &changed, &judged, &attached, parsed, parents);
-        affected.extend(routes.of_parents(&merged.claims).cloned());
-        affected.extend(routes.targeted(&targeted));
-        affected.extend(routes.with_services(&respoken.sessions));
-        affected.extend(routes.retargeted(&protected.routes));
-        affected.extend(routes.filtered(&recompiled));
-        affected.extend(routes.with_externals(&changed_externals));
-        let redefaulted = defaults.update(&judged, listeners, objects);
-        if !redefaulted.gateways.is_empty() {
-            affected.extend(parsed.defaulted().cloned());
-        }
-        let affected = parsed.update(affected, defaults, objects);
-        let routed = routes.update(affected, parsed, parents);
-        let ChangedRoutes {
-            statuses,
-            families,
-            parents,
-            listeners: reattached,
-            mut services,
-            policies: mut referred,
-            referred: mut services_referred_to,
-            externals: referred_externals,
-        } = routed;
-        changed_externals.extend(referred_externals);
-        referred.extend(refiltered.services.iter().flat_map(|service| policies.on(service)).cloned());
-        services_referred_to.extend(refiltered.services.iter().cloned());
-        services.extend(routes.count_backends(&refiltered.used, &refiltered.unused));
-        services.extend(routes.count_backends(&protected.uses.used, &protected.uses.unused));
-        let turned = conflicts.update(&reattached, routes);
-        let sharing = shared_names.update(&reattached, &turned, routes, conflicts);
-
-        // What is served: tables into listeners, these into ports, and ports on addresses.
-        let sources = tables::Sources { listeners, routes, conflicts };
-        let rebuilt = tables.update(reattached, &turned, &judged, sources);
-        let sources = ports::Sources { listeners, hierarchy, gateways, admissions, traffic, filters, tables };
-        let changes = ports::Changes {
-            listeners: &judged,
-            hierarchy: &attached,
-            gateways: &merged,
-            admissions: &admitted,
-            traffic: &protected,
-            filters: &refiltered,
-            tables: &rebuilt,
-        };
-        let opened = ports.update(changes, sources);
-        let sources = frontends::Sources { gateways, ports, owners, objects, settings };
-        let claimed = frontends.update(&changed, &merged, &opened.gateways, &owned, sources, &mut next);
-        health_checks.update(&claimed, sources, &mut next);
-        let changes = backends::Changes {
-            objects: &changed,
-            services: &services,
-            owners: &owned,
-            gateways: &merged,
-            frontends: &claimed,
-            policies: &targeted,
-            backend_policies: &respoken,
-        };
-        let uses = routes.backend_uses();
-        let sources =
-            backends::Sources { uses, owners, gateways, policies, backend_policies, objects, settings };
-        let ChangedBackends { refused, reproved } = backends.update(changes, sources, &mut next);
-        let changes = external_endpoints::Changes {
-            backends: changed_externals,
-            names: renamed,
-            owners: &owned,
-            gateways: &merged,
-            frontends: &claimed,
-        };
-        let uses = routes.external_uses();
-        let sources =
-            external_endpoints::Sources { externals, uses, owners, gateways, observations, settings };
-        let ChangedExternals { backends: externals, names } =
-            external_endpoints.update(changes, sources, &mut next);
-        let sources = client_certificates::Sources { listeners, hierarchy };
-        client_certificates::update(&judged, &attached, sources, &mut next);
+        let parents = stages.merge_gateways(inputs, &recertified, readdressed);
+        let terms = stages.read_policies(inputs, &mut next);
+        let mut attached = stages.attach_routes(inputs, rewritten, &parents, &terms);
+        let served = stages.serve(inputs, &parents, &terms, &mut attached, &mut next);
+        let services = &attached.routes.services;
+        let backends =
+            stages.reach_services(inputs, &parents, &terms, services, &served.frontends, &mut next);
+        let externals = std::mem::take(&mut attached.externals);
+        let externals =
+            stages.reach_externals(inputs, &parents, (externals, renamed), &served.frontends, &mut next);
         self.snapshot = next.finish();
+        self.report(&changed, ChangedStages { parents, terms, attached, served, backends, externals })
+    }
 
-        // Statuses: planned from the state of all stages, and from what was observed of earlier
-        // outcomes.
+    /// Statuses, needs and generated objects, planned from the state of all stages, and from what
+    /// was observed of earlier outcomes.
+    fn report(&mut self, changed: &ChangedObjects, stages: ChangedStages) -> Outcome {
+        let ChangedStages { parents, terms, attached, served, backends, externals } = stages;
+        let routes = attached.routes;
         let observed = self.observations.assign(&self.snapshot);
         let changes = statuses::Changes {
-            objects: &changed,
-            listeners: &judged,
-            hierarchy: &attached,
-            gateways: &merged,
-            admissions: &admitted,
-            traffic: &protected,
-            defaults: &redefaulted,
-            filters: &refiltered,
-            routes: statuses,
-            policies: &referred,
-            targeted: &targeted,
-            respoken: &respoken,
-            referred: &services_referred_to,
-            route_filters: &recompiled,
-            externals: &externals,
-            services: &refused,
-            parents: &parents,
-            conflicts: &turned,
-            sharing: &sharing,
-            oldest: &rebuilt.oldest,
-            frontends: &claimed,
-            retold: &opened.retold,
+            objects: changed,
+            listeners: &parents.listeners,
+            hierarchy: &parents.hierarchy,
+            gateways: &parents.gateways,
+            admissions: &parents.admissions,
+            traffic: &terms.traffic,
+            defaults: &attached.defaults,
+            filters: &attached.filters,
+            routes: routes.statuses,
+            policies: &routes.policies,
+            targeted: &terms.tls,
+            respoken: &terms.backends,
+            referred: &routes.referred,
+            route_filters: &attached.route_filters,
+            externals: &externals.backends,
+            services: &backends.refused,
+            parents: &routes.parents,
+            conflicts: &attached.conflicts,
+            sharing: &attached.sharing,
+            oldest: &served.tables.oldest,
+            frontends: &served.frontends,
+            retold: &served.ports.retold,
             observed: &observed,
         };
-        let view = self.stages.view(objects, settings, &self.observations);
+        let view = self.stages.view(&self.objects, &self.settings, &self.observations);
         let planned = self.statuses.update(changes, view);
-
         let changes = needs::Changes {
-            objects: &changed,
-            listeners: &judged,
-            hierarchy: &attached,
-            targeted: &targeted.policies,
-            referred: &referred,
-            traffic: &protected.policies,
-            externals: &externals,
-            services: &reproved,
+            objects: changed,
+            listeners: &parents.listeners,
+            hierarchy: &parents.hierarchy,
+            targeted: &terms.tls.policies,
+            referred: &routes.policies,
+            traffic: &terms.traffic.policies,
+            externals: &externals.backends,
+            services: &backends.reproved,
         };
         let (needs, needing) = self.needs.update(&changes, view);
-        let generated = self.generated.update(needing, &claimed, &self.needs, view);
-        let ephemeral = families.into_iter();
+        let generated = self.generated.update(needing, &served.frontends, &self.needs, view);
+        let families = routes.families.into_iter();
         Outcome {
             snapshot: self.snapshot.clone(),
             statuses: planned.statuses,
             forgotten: planned.forgotten,
             orphaned: planned.orphaned,
             problems: planned.problems,
-            ephemeral: ephemeral.map(|parent| (parent.clone(), view.routes.family(&parent))).collect(),
+            ephemeral: families.map(|parent| (parent.clone(), view.routes.family(&parent))).collect(),
             generated,
             needs,
-            names,
+            names: externals.names,
         }
     }
 
