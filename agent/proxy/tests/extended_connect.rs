@@ -88,6 +88,19 @@ async fn tunnels_of_http_1_clients_are_streams_of_one_connection() {
     assert_eq!(origin.connections(), 1);
 }
 
+/// "A request … is also malformed if the value of a content-length header field does not equal the
+/// sum of the DATA frame payload lengths" (RFC 9113 section 8.1.1): one such stream may cost all
+/// that share the connection.
+#[tokio::test]
+async fn a_handshake_that_announces_no_body_is_not_held_to_it_in_the_tunnel() {
+    let origin = Origin::h2c().await;
+    let world = world(origin.address).await;
+    let handshake = HANDSHAKE.replace("sec-websocket-version", "content-length: 0\r\nsec-websocket-version");
+    let (answer, stream) = ask(&world, &handshake).await;
+    assert!(answer.starts_with("http/1.1 101 "), "{answer}");
+    echoes(stream).await;
+}
+
 #[tokio::test]
 async fn backends_in_tls_are_asked_the_same_way() {
     let authority = Authority::new();
@@ -180,6 +193,7 @@ async fn a_backend_that_takes_none_is_said_to_be_such() {
     for other in [
         HANDSHAKE.replace("upgrade: WebSocket", "upgrade: other"),
         HANDSHAKE.replace("sec-websocket-key", "x-key"),
+        HANDSHAKE.replace("dGhlIHNhbXBsZSBub25jZQ==", "dGhlIHNhbXBsZQ=="),
     ] {
         let (answer, _) = ask(&world, &other).await;
         assert!(answer.starts_with("http/1.1 204 "), "{answer}");

@@ -22,14 +22,21 @@ pub(super) struct Handshake(HeaderValue);
 
 impl Handshake {
     /// Makes a handshake an extended CONNECT. A request for another protocol, or that is no
-    /// handshake, stays what it is without.
+    /// handshake, stays what it is without. Only here is the key seen, and so judged.
     pub(super) fn begin(parts: &mut Parts, protocol: &HeaderValue) {
         if parts.method != Method::GET || !protocol.as_bytes().eq_ignore_ascii_case(WEBSOCKET.as_bytes()) {
             return;
         }
         // "Implementations using this extended CONNECT to bootstrap WebSockets do not do the
         // processing of the Sec-WebSocket-Key and Sec-WebSocket-Accept header fields."
+        let mut keys = parts.headers.get_all(SEC_WEBSOCKET_KEY).iter();
+        if keys.next().is_none_or(|key| !is_nonce(key.as_bytes())) || keys.next().is_some() {
+            return;
+        }
         let Some(key) = parts.headers.remove(SEC_WEBSOCKET_KEY) else { return };
+        // Of the GET: the tunnel's bytes are the content of a CONNECT over HTTP/2, and backends
+        // take more than was announced for a fault of the connection that all share.
+        parts.headers.remove(CONTENT_LENGTH);
         parts.method = Method::CONNECT;
         parts.extensions.insert(Protocol::from_static(WEBSOCKET));
         parts.extensions.insert(Self(key));
@@ -56,6 +63,13 @@ impl Handshake {
     }
 }
 
+/// "A base64-encoded value that, when decoded, is 16 bytes in length" (RFC 6455 section 4.2.1). The
+/// RFC's own example has bits to spare that are not zero.
+fn is_nonce(key: &[u8]) -> bool {
+    let is_digit = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/');
+    key.len() == 24 && key.strip_suffix(b"==").is_some_and(|digits| digits.iter().all(is_digit))
+}
+
 #[cfg(test)]
 mod tests {
     use http::{Request, Response};
@@ -64,23 +78,31 @@ mod tests {
 
     #[test]
     fn handshakes_become_extended_connects() {
-        for (method, protocol, key, is_handshake) in [
-            (Method::GET, "websocket", Some("a"), true),
-            (Method::GET, "WebSocket", Some("a"), true),
-            (Method::GET, "websocket", None, false),
-            (Method::GET, "websocket, other", Some("a"), false),
-            (Method::GET, "other", Some("a"), false),
-            (Method::POST, "websocket", Some("a"), false),
+        const KEY: &str = "dGhlIHNhbXBsZSBub25jZQ==";
+        for (method, protocol, keys, is_handshake) in [
+            (Method::GET, "websocket", &[KEY][..], true),
+            (Method::GET, "WebSocket", &["AQIDBAUGBwgJCgsMDQ4PEC=="], true),
+            (Method::GET, "websocket", &[], false),
+            (Method::GET, "websocket", &[""], false),
+            (Method::GET, "websocket", &["dGhlIHNhbXBsZSBub25jZQ"], false),
+            (Method::GET, "websocket", &["dGhlIHNhbXBsZSBub25jZQ=a"], false),
+            (Method::GET, "websocket", &["dGhlIHNhbXBsZSBub25j*Q=="], false),
+            (Method::GET, "websocket", &[KEY, KEY], false),
+            (Method::GET, "websocket, other", &[KEY], false),
+            (Method::GET, "other", &[KEY], false),
+            (Method::POST, "websocket", &[KEY], false),
         ] {
-            let mut request = Request::builder().method(method.clone());
-            if let Some(key) = key {
-                request = request.header(SEC_WEBSOCKET_KEY, key);
+            let mut request = Request::builder().method(method.clone()).header(CONTENT_LENGTH, "0");
+            for key in keys {
+                request = request.header(SEC_WEBSOCKET_KEY, *key);
             }
             let mut parts = request.body(()).unwrap().into_parts().0;
             Handshake::begin(&mut parts, &HeaderValue::from_static(protocol));
-            assert_eq!(Handshake::of(&parts).is_some(), is_handshake, "{method} {protocol} {key:?}");
+            assert_eq!(Handshake::of(&parts).is_some(), is_handshake, "{method} {protocol} {keys:?}");
             assert_eq!(parts.method == Method::CONNECT, is_handshake);
-            assert_eq!(parts.headers.contains_key(SEC_WEBSOCKET_KEY), key.is_some() && !is_handshake);
+            let left = parts.headers.get_all(SEC_WEBSOCKET_KEY).iter().count();
+            assert_eq!(left, if is_handshake { 0 } else { keys.len() });
+            assert_eq!(parts.headers.contains_key(CONTENT_LENGTH), !is_handshake);
         }
     }
 
