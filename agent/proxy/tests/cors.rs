@@ -5,7 +5,13 @@
 
 mod support;
 
-use portcullis_model::{AllowedNames, AllowedOrigins, Cors, Credentials, Filter, OriginPattern};
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+use portcullis_model::{
+    AllowedNames, AllowedOrigins, Cors, Credentials, Filter, Level, ObjectName, OriginPattern, Period,
+    PolicyState, Protection, RateKey, RateLimit, RateScope, TrafficPolicy,
+};
 use support::origin::serve_raw;
 use support::rules::{RuleSpec, edit, rule};
 use support::via::{Reply, Via};
@@ -225,6 +231,45 @@ async fn responses_say_who_may_read_them() {
     ] {
         let reply = world.send(Via::Http1, &request).await;
         assert_eq!((reply.status.as_u16(), said(&reply)), (status, expected), "{request}");
+    }
+}
+
+#[tokio::test]
+async fn pages_can_read_what_policies_of_the_rule_refuse() {
+    let by = |protection: Protection| {
+        let level = Level { target: "HTTPRoute test/r".into(), protection: Arc::new(protection) };
+        TrafficPolicy::of(vec![level])
+    };
+    let one = NonZeroU32::MIN;
+    let limit = RateLimit {
+        requests: one,
+        period: Period::Hour,
+        burst: one,
+        key: RateKey::All,
+        scope: RateScope::Node,
+    };
+    let policy = || Protection::by(ObjectName::new("test", "p"));
+    let limited = by(Protection { rate_limits: [limit].into(), ..policy() });
+    let closed = by(Protection { state: PolicyState::Closed, ..policy() });
+    let of_backend = rule().backend_filter(Filter::Cors(Box::new(cors(&[FOO]))));
+    let rules = vec![
+        with(cors(&[FOO])).prefix("/limited").policy(limited),
+        with(cors(&[FOO])).prefix("/closed").policy(closed.clone()),
+        of_backend.prefix("/backend").policy(closed.clone()),
+        rule().prefix("/plain").policy(closed),
+    ];
+    let (world, _backend) = World::echo(rules).await;
+    let allowed = format!("allow-origin: {FOO}; vary: Origin");
+    for (request, status, expected) in [
+        (get("/limited", FOO), 200, &*allowed),
+        (get("/limited", FOO), 429, &allowed),
+        (get("/limited", EVIL), 429, "vary: Origin"),
+        (get("/closed", FOO), 500, &allowed),
+        (get("/backend", FOO), 500, &allowed),
+        (get("/plain", FOO), 500, ""),
+    ] {
+        let reply = world.send(Via::Http1, &request).await;
+        assert_eq!((reply.status.as_u16(), &*said(&reply)), (status, expected), "{request}");
     }
 }
 

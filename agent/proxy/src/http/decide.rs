@@ -115,6 +115,8 @@ pub(crate) enum OwnAnswer<'s> {
     Exhausted(Exhausted),
     /// Says in `WWW-Authenticate` which credentials are wanted.
     Challenge(Reason, HeaderValue),
+    /// One of a rule that may be asked by pages of other origins, which are to know what is wrong.
+    ToPage { own: Box<OwnAnswer<'s>>, cross_origin: Box<CrossOrigin<'s>> },
 }
 
 /// A response that a RouteFilter gives.
@@ -179,6 +181,7 @@ impl<'s> OwnAnswer<'s> {
                 Destination { rule: Some(&rule.id), ..Destination::default() }
             }
             Self::Response(given) => Destination { rule: Some(&given.rule.id), ..Destination::default() },
+            Self::ToPage { own, .. } => own.destination(),
             Self::Failed { .. } | Self::Reason(..) | Self::Exhausted(_) | Self::Challenge(..) => {
                 Destination::default()
             }
@@ -191,6 +194,7 @@ impl<'s> OwnAnswer<'s> {
                 cross_origin.as_deref()
             }
             Self::Response(given) => given.cross_origin.as_deref(),
+            Self::ToPage { cross_origin, .. } => Some(cross_origin),
             Self::Preflight { .. } | Self::Reason(..) | Self::Exhausted(_) | Self::Challenge(..) => None,
         }
     }
@@ -199,6 +203,7 @@ impl<'s> OwnAnswer<'s> {
         match self {
             Self::Redirect { filled, .. } => filled.as_deref(),
             Self::Response(given) => given.filled.as_deref(),
+            Self::ToPage { own, .. } => own.filled(),
             Self::Preflight { .. }
             | Self::Failed { .. }
             | Self::Reason(..)
@@ -285,12 +290,12 @@ impl From<Reason> for OwnAnswer<'_> {
     }
 }
 
-impl From<Refused> for Decision<'_> {
+impl From<Refused> for OwnAnswer<'_> {
     fn from(refused: Refused) -> Self {
-        Self::Own(match refused {
+        match refused {
             Refused::By(reason) => reason.into(),
-            Refused::Exhausted(exhausted) => OwnAnswer::Exhausted(exhausted),
-        })
+            Refused::Exhausted(exhausted) => Self::Exhausted(exhausted),
+        }
     }
 }
 
@@ -334,7 +339,7 @@ pub(crate) fn decide<'s>(
     if let Some(policy) = &listener.policy
         && let Err(refused) = policy::admit(policy, circumstances.judge, head.fields())
     {
-        return (refused.into(), Some(listener));
+        return (Decision::Own(refused.into()), Some(listener));
     }
     let decision = if listener.filters.is_empty() {
         route(listener, routes, &target, circumstances, head)
@@ -368,7 +373,7 @@ fn route<'s>(
     if let Some(policy) = &found.rule.policy
         && let Err(refused) = policy::admit(policy, judge, head.fields())
     {
-        return refused.into();
+        return told(found, head, refused.into());
     }
     let session = sessions.and_then(|sessions| sessions.plan(found.rule, head.fields()));
     let (session, home) = session.unzip();
@@ -387,7 +392,18 @@ fn route<'s>(
             }
         }
     };
-    decision.unwrap_or_else(Into::into)
+    decision.unwrap_or_else(|reason| told(found, head, reason.into()))
+}
+
+/// The answer of a rule that does not serve the request: "so that the page can read what is wrong".
+fn told<'s>(found: Found<'s>, head: &impl Head, own: OwnAnswer<'s>) -> Decision<'s> {
+    Decision::Own(match cors(found) {
+        None => own,
+        Some((_, filter)) => {
+            let cross_origin = Box::new(CrossOrigin::of(filter, head.fields()));
+            OwnAnswer::ToPage { own: Box::new(own), cross_origin }
+        }
+    })
 }
 
 fn filtered<'s>(
@@ -497,7 +513,7 @@ fn preflight<'s>(
     if let Some(policy) = &rule.policy
         && let Err(refused) = policy::admit(policy, judge, head.fields())
     {
-        return Some(refused.into());
+        return Some(Decision::Own(refused.into()));
     }
     if let Action::Fail(failure) = &rule.action {
         return Some(failed(rule, failure, head));

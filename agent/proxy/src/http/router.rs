@@ -241,6 +241,8 @@ impl Router {
                 answer.headers_mut().insert(header::WWW_AUTHENTICATE, challenge.clone());
                 (answer, status, Some(*reason))
             }
+            // The decision has the fields.
+            OwnAnswer::ToPage { own, .. } => return self.answer(client, request, own),
             OwnAnswer::Exhausted(exhausted) => {
                 let reason = Reason::RateLimited;
                 let mut answer = self.explain(client, request, reason, reason.status());
