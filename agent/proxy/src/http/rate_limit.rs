@@ -34,6 +34,8 @@ const BLOCKS: usize = 128;
 /// Times are in sixteenths of a microsecond, and leave twelve bits to tell keys of one set apart.
 const SECOND: u64 = 16_000_000;
 const TIME: u64 = (1 << 52) - 1;
+/// Cores that were interrupted come with a time that is over: never by as much.
+const LATE: u64 = 60 * SECOND;
 /// More agents than that take themselves for as many: times would not have room for more.
 const MOST_AGENTS: u32 = 10_000;
 
@@ -95,6 +97,8 @@ struct Share {
     interval: u64,
     /// The time in which an empty bucket fills.
     depth: u64,
+    /// The longest time that a bucket can lack to be full, as the number of agents is now.
+    most_owed: u64,
 }
 
 #[derive(Debug)]
@@ -267,7 +271,8 @@ impl Limiter {
     fn share(&self) -> Share {
         let agents = u64::from(self.agents.load(Relaxed));
         let interval = self.interval * agents;
-        Share { interval, depth: interval * (self.burst / agents).max(1) }
+        let depth = interval * (self.burst / agents).max(1);
+        Share { interval, depth, most_owed: self.interval * self.burst.max(agents) }
     }
 
     fn take(&self, now: u64, key: impl Fn(&RateKey) -> Vec<u8>) -> Result<(), Exhausted> {
@@ -330,10 +335,20 @@ impl Share {
     fn move_bucket(&self, bucket: &AtomicU64, tag: u64, now: u64) -> Result<(), u64> {
         let mut held = bucket.load(Relaxed);
         loop {
-            let full_at = held & TIME;
+            // What one of many agents took it pays back at their rate, not for longer than they are
+            // there: one of a thousand would owe a thousand times as long as one alone can.
+            let full_at = match held & TIME {
+                owed if owed > now + self.most_owed + LATE => now + self.most_owed,
+                owed => owed,
+            };
             let next = full_at.max(now) + self.interval;
             if next > now + self.depth {
-                return Err(next - now - self.depth);
+                let owed = held & !TIME | full_at;
+                if owed == held || bucket.compare_exchange(held, owed, Relaxed, Relaxed).is_ok() {
+                    return Err(next - now - self.depth);
+                }
+                held = bucket.load(Relaxed);
+                continue;
             }
             // The key that has it keeps it.
             let tag = if full_at > now { held & !TIME } else { tag };
@@ -417,6 +432,26 @@ mod tests {
             // A half of what has come since is one's of two.
             of_agents(2, &limiter);
             assert_eq!(passed(&limiter, "a", (4 * 3600 + 1) * SECOND, 20), 2);
+        }
+    }
+
+    #[test]
+    fn what_is_owed_is_that_of_the_agents_that_are_there() {
+        const HOUR: u64 = 3600 * SECOND;
+        for key in [RateKey::All, RateKey::ClientAddress] {
+            let limiter = limiter(1, Period::Hour, 1, key);
+            of_agents(1000, &limiter);
+            assert_eq!(passed(&limiter, "a", SECOND, 2), 1);
+            of_agents(2, &limiter);
+            assert_eq!(passed(&limiter, "a", HOUR, 2), 0);
+            let wait = limiter.take(HOUR, |_| b"a".to_vec()).unwrap_err().wait_seconds;
+            assert_eq!(wait, 2 * 3600);
+            // It is not put off by those that are refused meanwhile, nor by another number.
+            of_agents(1000, &limiter);
+            assert_eq!(passed(&limiter, "a", 2 * HOUR, 2), 0);
+            of_agents(2, &limiter);
+            assert_eq!(passed(&limiter, "a", 3 * HOUR - 1, 2), 0);
+            assert_eq!(passed(&limiter, "a", 3 * HOUR, 2), 1);
         }
     }
 
