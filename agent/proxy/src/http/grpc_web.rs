@@ -99,7 +99,7 @@ fn strip<'t>(text: &'t str, prefix: &str) -> Option<&'t str> {
 
 /// True for what may follow the name of a protocol.
 fn is_end(rest: &str) -> bool {
-    matches!(rest.bytes().next(), None | Some(b'+' | b';' | b' '))
+    matches!(rest.bytes().next(), None | Some(b'+' | b';' | b' ' | b'\t'))
 }
 
 #[cfg(test)]
@@ -114,6 +114,7 @@ mod tests {
             ("application/grpc-web", &[][..], Some((Binary, Binary))),
             ("Application/GRPC-Web+proto", &["*/*"], Some((Binary, Binary))),
             ("application/grpc-web+json; charset=utf-8", &[], Some((Binary, Binary))),
+            ("application/grpc-web\t; charset=utf-8", &[], Some((Binary, Binary))),
             ("application/grpc-web-text", &[], Some((Text, Text))),
             ("application/grpc-web-text+proto", &["application/grpc-web+proto"], Some((Text, Binary))),
             ("application/grpc-web", &["*/*", "a/b, application/grpc-web-text;q=1"], Some((Binary, Text))),
