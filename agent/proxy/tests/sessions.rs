@@ -278,6 +278,21 @@ async fn rules_have_sessions_of_their_own_by_one_name() {
     }
 }
 
+#[tokio::test]
+async fn a_token_of_another_rule_is_kept_once() {
+    let backends = Backends::start(BackendProtocol::Http1, &[("v1", 2), ("v2", 2)]).await;
+    let one_place = ["v1", "v2"].map(|name| (name, terms(cookie(""))));
+    let rules = vec![
+        rule().prefix("/a").to("v1").session(cookie("a")),
+        rule().prefix("/b").session(at("b", one_place)).split(&[("v1", 1), ("v2", 1)]),
+    ];
+    let world = world(&backends, BackendProtocol::Http1, rules).await;
+    let a = begin(&world, Via::Http1, "/a").await;
+    let twice = format!("{a}; session={a}");
+    let (b, _) = given(&world.send(Via::Http1, &get("/b", Some(&twice))).await).unwrap();
+    assert!(b.ends_with(&format!(".{a}")) && b.len() == 2 * 90 + 1, "{b}");
+}
+
 /// "Apply session persistence only for the backends with it configured."
 #[tokio::test]
 async fn sessions_of_one_backend_are_no_other_ones() {

@@ -118,7 +118,9 @@ impl Sessions {
         for (only, terms) in persistence.kept.terms() {
             for token in tokens(&terms.carrier, fields).take(TOKENS) {
                 let Some(session) = keys.open(scope, token, now) else {
-                    others.extend(keys.know(token).then_some((&terms.carrier, *token)));
+                    let other = (&terms.carrier, *token);
+                    // Backends may have one place together, and clients several of a name.
+                    others.extend((keys.know(token) && !others.contains(&other)).then_some(other));
                     continue;
                 };
                 let is_meant = only.is_none_or(|name| fingerprint(name.as_str()) == session.backend)
