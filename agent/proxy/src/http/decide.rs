@@ -397,13 +397,9 @@ fn route<'s>(
 
 /// The answer of a rule that does not serve the request: "so that the page can read what is wrong".
 fn told<'s>(found: Found<'s>, head: &impl Head, own: OwnAnswer<'s>) -> Decision<'s> {
-    Decision::Own(match cors(found) {
-        None => own,
-        Some((_, filter)) => {
-            let cross_origin = Box::new(CrossOrigin::of(filter, head.fields()));
-            OwnAnswer::ToPage { own: Box::new(own), cross_origin }
-        }
-    })
+    let Some((_, filter)) = cors(found) else { return Decision::Own(own) };
+    let cross_origin = Box::new(CrossOrigin::of(filter, head.fields()));
+    Decision::Own(OwnAnswer::ToPage { own: Box::new(own), cross_origin })
 }
 
 fn filtered<'s>(
