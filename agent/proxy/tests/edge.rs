@@ -116,6 +116,22 @@ async fn a_length_said_twice_is_refused_over_http2_too() {
     assert_eq!(answer.status(), 400, "{answer:?}");
 }
 
+/// A backend that takes the connection for broken ends the requests of all that share it, and one
+/// of HTTP/1 reads the value without its white space, which no route has seen.
+#[tokio::test]
+async fn white_space_around_values_is_refused_over_http2() {
+    let (gateway, _backend) = gateway().await;
+    for value in [" b", "b ", "\tb", " "] {
+        let stream = TcpStream::connect(gateway.address).await.unwrap();
+        let request = Request::get("http://a/").header("x-a", value).body(Bytes::new()).unwrap();
+        let answer = client::http2(stream, request).await;
+        assert_eq!(answer.status(), 400, "{value:?}: {answer:?}");
+        let head = format!("GET / HTTP/1.1\r\nhost: a\r\nx-a: {value}\r\nconnection: close\r\n\r\n");
+        let answer = client::raw(gateway.address, head.as_bytes()).await;
+        assert_eq!(status(&answer), "200", "{value:?}: {answer}");
+    }
+}
+
 #[tokio::test]
 async fn what_is_matched_is_what_is_forwarded() {
     let (gateway, _backend) = gateway().await;

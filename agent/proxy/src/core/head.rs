@@ -120,6 +120,12 @@ impl KnownFields {
     }
 }
 
+/// "A field value MUST NOT start or end with an ASCII whitespace character" (RFC 9113 section
+/// 8.2.1). HTTP/1 takes them off; the library for HTTP/2 lets them pass.
+pub(crate) fn is_padded(value: &[u8]) -> bool {
+    [value.first(), value.last()].into_iter().flatten().any(|byte| matches!(byte, b' ' | b'\t'))
+}
+
 // === the HTTP library's types ===
 
 impl Head for Parts {

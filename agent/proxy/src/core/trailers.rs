@@ -2,13 +2,15 @@
 
 use http::header::{self, HeaderName};
 
-use crate::core::head::{FieldName, FieldsMut};
+use crate::core::head::{FieldName, FieldsMut, is_padded};
 use crate::core::origin::is_alike;
 
 /// Removes from the trailers of a request what its header fields could not have brought to the
 /// backend, which may take both for the same: claims, `edited` names that a filter removes or sets,
 /// and what a trailer must not have, "message framing, routing, authentication, request modifiers
 /// … or content format" (RFC 9110 section 6.5.1).
+///
+/// So goes what would be malformed at a backend of HTTP/2.
 pub(crate) fn restrict_trailers(trailers: &mut impl FieldsMut, edited: &[HeaderName]) {
     const NAMES: [HeaderName; 7] = [
         header::AUTHORIZATION,
@@ -20,9 +22,12 @@ pub(crate) fn restrict_trailers(trailers: &mut impl FieldsMut, edited: &[HeaderN
         header::PRAGMA,
     ];
     const PREFIXES: [&str; 2] = ["content-", "if-"];
+    let padded = trailers.iter().filter(|(_, value)| is_padded(value));
+    let padded: Vec<_> = padded.map(|(name, _)| name.as_str().to_owned()).collect();
     trailers.remove_if(|name| {
         let text = name.as_str();
         name.known().is_some()
+            || padded.iter().any(|removed| removed == text)
             || NAMES.iter().chain(edited).any(|removed| is_alike(removed.as_str(), text))
             || PREFIXES.iter().any(|prefix| text.starts_with(prefix))
     });
@@ -47,6 +52,7 @@ mod tests {
             ("host", "b.test"),
             ("connection", "x-checksum"),
             ("content-length", "3"),
+            ("x-padded", "3 "),
             ("if-match", "a"),
             ("digest", "2"),
         ]);

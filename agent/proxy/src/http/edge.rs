@@ -9,7 +9,7 @@ use std::net::Ipv6Addr;
 use http::{Method, Version, header};
 use portcullis_model::{Limits, ListenerLimits};
 
-use crate::core::head::{FieldName, Fields, Head, KnownField, KnownFields};
+use crate::core::head::{FieldName, Fields, Head, KnownField, KnownFields, is_padded};
 use crate::core::reason::Reason;
 use crate::http::path;
 
@@ -38,7 +38,7 @@ pub(crate) fn admit<'r>(head: &'r impl Head, limits: &Limits) -> Result<Target<'
     if head.path().len() + head.query().map_or(0, str::len) > limits.target_bytes as usize {
         return Err(Reason::TargetTooLong);
     }
-    let fields = check_fields(head.fields(), limits)?;
+    let fields = check_fields(head.version(), head.fields(), limits)?;
     let host = host(head)?;
     // A question to the server as a whole (RFC 9110 section 9.3.7), which is not on any route.
     if *head.method() == Method::OPTIONS && head.path() == "*" {
@@ -63,14 +63,15 @@ pub(crate) fn check_size(head: &impl Head, limits: &ListenerLimits) -> Result<()
 
 /// Size, and the fields that determine how the message is read. Lengths were checked by
 /// [`crate::client::framing`] or by the HTTP/2 library, which lets a repeated one pass.
-fn check_fields(fields: &impl Fields, limits: &Limits) -> Result<KnownFields, Reason> {
+fn check_fields(version: Version, fields: &impl Fields, limits: &Limits) -> Result<KnownFields, Reason> {
     let mut found = KnownFields::default();
     let (mut count, mut bytes) = (0, 0);
     let (mut hosts, mut cookies, mut codings, mut lengths) = (0, 0, 0, 0);
-    let mut removes_end_to_end = false;
+    let (mut removes_end_to_end, mut padded) = (false, false);
     for (name, value) in fields.iter() {
         count += 1;
         bytes += name.as_str().len() + value.len() + SEPARATORS;
+        padded |= is_padded(value);
         let Some(known) = name.known() else { continue };
         found.insert(known);
         match known {
@@ -89,6 +90,11 @@ fn check_fields(fields: &impl Fields, limits: &Limits) -> Result<KnownFields, Re
     }
     if bytes > limits.header_bytes as usize || count > limits.header_fields as usize {
         return Err(Reason::FieldsTooLarge);
+    }
+    // A backend of HTTP/1 reads another value than routes and policies do, and one of HTTP/2 may
+    // close the connection that all clients share.
+    if padded && version == Version::HTTP_2 {
+        return Err(Reason::Malformed);
     }
     if removes_end_to_end {
         return Err(Reason::ConnectionOption);
@@ -227,6 +233,19 @@ mod tests {
         assert_eq!(without(Version::HTTP_2, Some("a.com")), passes("a.com", "/"));
         assert_eq!(without(Version::HTTP_11, Some("a.com")), Err(Reason::NoHost));
         assert_eq!(without(Version::HTTP_10, None), passes("", "/"));
+    }
+
+    #[test]
+    fn values_over_http_2_begin_and_end_with_what_they_are() {
+        for (value, is_padded) in
+            [("b", false), ("", false), ("b c", false), (" b", true), ("b\t", true), (" ", true)]
+        {
+            let ask = |version| {
+                verdict(&PlainHead { version, ..get("/", &[("host", "a.com"), ("x-a", value)]) }).err()
+            };
+            assert_eq!(ask(Version::HTTP_2), is_padded.then_some(Reason::Malformed), "{value:?}");
+            assert_eq!(ask(Version::HTTP_11), None, "{value:?}");
+        }
     }
 
     #[test]
