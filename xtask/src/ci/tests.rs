@@ -20,6 +20,12 @@ pub(super) fn run(tally: &mut Tally) -> Result<()> {
     tally.follow(workspace::cargo().args(["test", "--workspace", "--locked", "--no-fail-fast"]))
 }
 
+/// The proxy's tests once more, with the HTTP library for all of HTTP/1.
+pub(super) fn run_with_library(tally: &mut Tally) -> Result<()> {
+    let tests = ["test", "--package", "portcullis-proxy", "--locked", "--no-fail-fast"];
+    tally.follow(workspace::cargo().args(tests).env("PORTCULLIS_HTTP1", "library"))
+}
+
 impl Tally {
     /// Runs a command that runs tests, prints its output as it comes, and counts.
     pub(super) fn follow(&mut self, command: &mut Command) -> Result<()> {

@@ -320,6 +320,11 @@ impl Client {
         self.phase.get() == Phase::Drain
     }
 
+    /// True if no request is to follow that has not begun.
+    pub(crate) fn is_finishing(&self) -> bool {
+        self.phase.get() == Phase::Finish
+    }
+
     /// HTTP/2 says which streams it still takes; none is lost.
     fn drain(&self) {
         self.set_phase(match self.version {

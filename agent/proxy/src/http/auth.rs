@@ -409,9 +409,11 @@ async fn whole_body(client: &Client, outgoing: &mut Outgoing, most: usize) -> Re
 
 fn reason(error: &UploadError) -> Reason {
     match error {
-        UploadError::Client(_) | UploadError::Base64(_) | UploadError::SentAgain | UploadError::Copy(_) => {
-            Reason::ClientBody
-        }
+        UploadError::Client(_)
+        | UploadError::Broken(_)
+        | UploadError::Base64(_)
+        | UploadError::SentAgain
+        | UploadError::Copy(_) => Reason::ClientBody,
         UploadError::TooLarge => Reason::BodyTooLarge,
         UploadError::TooSlow => Reason::BodyTooSlow,
     }

@@ -1,0 +1,307 @@
+//! A request that is served without the HTTP library, and its response. Most are plain: the head is
+//! edited as spans of the bytes that came, and so is the response's. Others have their decision
+//! carried out as requests of the library do.
+
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::task::Poll;
+
+use http::uri::PathAndQuery;
+use http::{Method, Request, StatusCode, Uri, header};
+
+use crate::client::clients::Client;
+use crate::client::exchange::Exchange;
+use crate::client::progress::Awaited;
+use crate::core::head::{FieldName, Fields, FieldsMut, Head, KnownField, KnownFields};
+use crate::core::snapshot::Current;
+use crate::core::untaken::TakenBody;
+use crate::http::body::{Body, Content};
+use crate::http::decide::Decision;
+use crate::http::h1::head::{self, Doubt, Reading, RequestBody, RequestHead};
+use crate::http::h1::response::{self, Framing, Persistence};
+use crate::http::h1::stream::OwnStream;
+use crate::http::plan::ForwardPlan;
+use crate::http::router::Routed;
+use crate::http::sender;
+use crate::http::service::Service;
+use crate::upstream::balance::Preference;
+use crate::upstream::http1::BodyLength;
+use crate::upstream::http1::plain::{PlainRequest, PlainResponse};
+use crate::upstream::plain::{self, PlainAnswer};
+use crate::upstream::request::{IncomingBody, Outgoing, Upload};
+
+/// Bytes of a usual request head.
+const HEAD: usize = 1 << 10;
+
+pub(super) enum Taken<'s> {
+    Request(Box<TakenRequest<'s>>),
+    Partial,
+    Uncertain(Doubt),
+}
+
+pub(super) struct TakenRequest<'s> {
+    exchange: Exchange,
+    routed: Routed<'s>,
+    way: Way,
+    method: Method,
+    persistence: Persistence,
+}
+
+enum Way {
+    Plain(PlainWay),
+    Other(Box<Outgoing>),
+}
+
+struct PlainWay {
+    request: PlainRequest,
+    preference: Preference,
+    /// Of a request that has a body.
+    body: Option<TakenBody>,
+}
+
+/// Takes a request from the bytes, which are not the stream's any more, and decides about it. All
+/// that is of no request, or of one that is not taken, goes back to the stream.
+pub(super) fn take<'s>(
+    bytes: &mut [u8],
+    stream: &mut OwnStream,
+    client: &Rc<Client>,
+    service: &Service,
+    current: &'s Current,
+) -> Taken<'s> {
+    let available = bytes.len();
+    let (mut head, size) = match head::read(bytes) {
+        Reading::Head(head, size) => (head, size),
+        Reading::Partial => {
+            stream.unread = bytes.to_vec();
+            return Taken::Partial;
+        }
+        Reading::Uncertain(doubt) => {
+            stream.unread = bytes.to_vec();
+            return Taken::Uncertain(doubt);
+        }
+    };
+    stream.is_partial = false;
+    stream.has_served = true;
+    stream.progress.head_is_complete();
+    let exchange = Exchange::begin(client);
+    let routed = service.router.route(current, client, &head);
+    let (body, method) = (head.body, head.method().clone());
+    let persistence = if head.is_last { Persistence::Ends } else { Persistence::Stays };
+    let whole = whole(body, available - size, &routed, client);
+    let mut way = match &routed.decision {
+        Decision::Forward(plan) if whole.is_some() && is_plain(plan, &routed, service) => {
+            Way::Plain(plain_way(&mut head, plan, &routed, client, service))
+        }
+        Decision::Forward(_) | Decision::Own(_) | Decision::Guarded(_) => Way::Other(outgoing(&head, client)),
+    };
+    drop(head);
+    let rest = bytes.get(size..).unwrap_or_default();
+    match (&mut way, body) {
+        (_, RequestBody::Bytes(0)) => stream.unread = rest.to_vec(),
+        (Way::Plain(plain), _) => {
+            let (body, rest) = rest.split_at_checked(whole.unwrap_or_default()).unwrap_or_default();
+            plain.request.bytes.extend_from_slice(body);
+            plain.body = Some(TakenBody::begin(&client.progress.untaken));
+            client.progress.untaken.came(body.len());
+            stream.unread = rest.to_vec();
+        }
+        (Way::Other(outgoing), _) => {
+            let fed = IncomingBody::Own(stream.begin_body(body, rest));
+            outgoing.upload = Upload::new(fed, client.limits().body_bytes, &client.progress.untaken);
+        }
+    }
+    Taken::Request(Box::new(TakenRequest { exchange, routed, way, method, persistence }))
+}
+
+/// Bytes of the body, if all of it has come and it is no longer than it may be.
+fn whole(body: RequestBody, available: usize, routed: &Routed<'_>, client: &Client) -> Option<usize> {
+    let RequestBody::Bytes(bytes) = body else { return None };
+    let most = routed.most_body_bytes().into_iter().chain(client.limits().body_bytes).min();
+    let is_small = bytes == 0 || most.is_none_or(|most| bytes <= most);
+    usize::try_from(bytes).ok().filter(|bytes| is_small && *bytes <= available)
+}
+
+fn plain_way(
+    head: &mut RequestHead<'_>,
+    plan: &ForwardPlan<'_>,
+    routed: &Routed<'_>,
+    client: &Client,
+    service: &Service,
+) -> PlainWay {
+    let passage = service.router.passage(routed);
+    let target = plan.target(head);
+    let address = sender::client(&head.fields, passage.proxies, client.peer.ip());
+    plan.edit_request(&mut head.fields, client, passage, None);
+    say_length(head);
+    let mut bytes = Vec::with_capacity(HEAD);
+    head.write_line(target.as_ref().map(PathAndQuery::as_str), &mut bytes);
+    head.fields.write(&mut bytes);
+    bytes.extend_from_slice(b"\r\n");
+    let request = PlainRequest { method: head.method().clone(), bytes };
+    PlainWay { request, preference: Preference { client: address, session: None }, body: None }
+}
+
+/// Has the fields say how long the body is, whatever filters have made of them.
+fn say_length(head: &mut RequestHead<'_>) {
+    let (RequestBody::Bytes(bytes), fields) = (head.body, &mut head.fields) else { return };
+    let known = KnownFields::of(fields);
+    if known.has(KnownField::TransferEncoding) {
+        fields.remove(&header::TRANSFER_ENCODING);
+    }
+    let is_said = if known.has(KnownField::ContentLength) {
+        response::announced(fields) == Some(bytes)
+    } else {
+        bytes == 0
+    };
+    if !is_said {
+        fields.remove(&header::CONTENT_LENGTH);
+        if bytes > 0 {
+            fields.append(header::CONTENT_LENGTH, header::HeaderValue::from(bytes));
+        }
+    }
+}
+
+fn is_plain(plan: &ForwardPlan<'_>, routed: &Routed<'_>, service: &Service) -> bool {
+    !routed.is_grpc()
+        && routed.compression().is_none()
+        && plan.is_plain()
+        && service.forwarder.pools.serving(service.router.passage(routed).listener).is_plain(plan.name)
+}
+
+/// The request as the library would have it.
+fn outgoing(head: &RequestHead<'_>, client: &Rc<Client>) -> Box<Outgoing> {
+    let mut request = Request::new(Upload::Empty);
+    *request.method_mut() = head.method().clone();
+    *request.uri_mut() = head.target().map_or_else(Uri::default, Uri::from);
+    for (name, value) in head.fields.iter() {
+        let name = header::HeaderName::from_bytes(name.as_str().as_bytes());
+        if let (Ok(name), Ok(value)) = (name, header::HeaderValue::from_bytes(value)) {
+            request.headers_mut().append(name, value);
+        }
+    }
+    Outgoing::of(request, &client.windows)
+}
+
+// === impl TakenRequest ===
+
+impl TakenRequest<'_> {
+    pub(super) async fn respond(
+        self: Box<Self>,
+        stream: &mut OwnStream,
+        client: &Rc<Client>,
+        service: &Service,
+    ) -> io::Result<Persistence> {
+        let Self { exchange, routed, way, method, persistence } = *self;
+        let persistence = match way {
+            Way::Plain(way) => plain(stream, client, service, (exchange, routed), way, persistence).await?,
+            Way::Other(outgoing) => {
+                // Boxed: most requests are plain, and have no room for it.
+                let responding = Box::pin(service.respond_to(client, exchange, outgoing, routed));
+                let response = stream.watch(responding).await?;
+                write(stream, response, &method, persistence).await?
+            }
+        };
+        Ok(if stream.end_body().await { persistence } else { Persistence::Ends })
+    }
+}
+
+/// Writes a response, which may turn out to be the last one.
+async fn write(
+    stream: &mut OwnStream,
+    response: http::Response<Body>,
+    method: &Method,
+    persistence: Persistence,
+) -> io::Result<Persistence> {
+    let closes = response.headers().get(header::CONNECTION).is_some_and(|value| value == "close");
+    let is_last = closes || poll_fn(|cx| Poll::Ready(stream.is_cut_off(cx))).await;
+    let persistence = if is_last { Persistence::Ends } else { persistence };
+    Box::pin(response::write(stream, response, method, persistence)).await?;
+    Ok(persistence)
+}
+
+/// The beginning of a response, and what is to follow.
+struct Begun {
+    out: Vec<u8>,
+    framing: Framing,
+    status: StatusCode,
+    /// Bytes of the body that are in it.
+    body: usize,
+    persistence: Persistence,
+}
+
+/// Sends a request, and writes its response.
+async fn plain(
+    stream: &mut OwnStream,
+    client: &Rc<Client>,
+    service: &Service,
+    (mut exchange, routed): (Exchange, Routed<'_>),
+    way: PlainWay,
+    persistence: Persistence,
+) -> io::Result<Persistence> {
+    let PlainWay { request, preference, body: taken } = way;
+    let Decision::Forward(plan) = &routed.decision else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
+    let pools = service.forwarder.pools.serving(service.router.passage(&routed).listener);
+    let see = |_: SocketAddr, response: PlainResponse<'_>| {
+        let persistence = if client.is_last_response() { Persistence::Ends } else { persistence };
+        begin(plan, &request.method, response, persistence)
+    };
+    let sending = plain::send(&pools, plan.name, preference, &request, see);
+    let answer = stream.watch(sending).await?;
+    drop(taken);
+    match answer {
+        Ok(PlainAnswer { seen, endpoint, body }) => {
+            let Begun { out, framing, status, body: bytes, persistence } = seen;
+            let mut record = service.router.forwarded(client, &routed, status, endpoint);
+            match body {
+                None => {
+                    exchange.wait(Awaited::Client);
+                    stream.write(&*out).await?;
+                    exchange.complete();
+                    if let Some(record) = &mut record {
+                        record.sent += bytes as u64;
+                        record.complete = true;
+                    }
+                }
+                Some(incoming) => {
+                    let body = Body::new(Content::upstream(incoming, None), exchange, record);
+                    Box::pin(response::write_body(stream, out, body, &framing)).await?;
+                }
+            }
+            Ok(persistence)
+        }
+        Err(error) => {
+            let listener = service.router.passage(&routed).listener;
+            let reason = service.forwarder.failed(plan, listener, &error);
+            let (answer, record) = service.router.answer(client, &routed, &reason.into());
+            let response = answer.map(|text| Body::new(text.into(), exchange, record));
+            let persistence = if client.is_last_response() { Persistence::Ends } else { persistence };
+            write(stream, response, &request.method, persistence).await
+        }
+    }
+}
+
+/// The beginning of the client's response, as soon as the head of the backend's is here.
+fn begin(
+    plan: &ForwardPlan<'_>,
+    method: &Method,
+    response: PlainResponse<'_>,
+    persistence: Persistence,
+) -> Begun {
+    let PlainResponse { status, mut fields, known, length, body } = response;
+    plan.edit_response(&mut fields, known, None);
+    let length = match length {
+        BodyLength::Bytes(bytes) => Some(bytes),
+        BodyLength::Chunked | BodyLength::UntilClose => None,
+    };
+    let framing = Framing::of(length, &mut fields, status, method);
+    let mut out = Vec::with_capacity(response::HEAD + body.map_or(0, <[u8]>::len));
+    response::write_status(status, &mut out);
+    fields.write(&mut out);
+    response::write_rest(&fields, &framing, persistence, &mut out);
+    out.extend_from_slice(body.unwrap_or_default());
+    Begun { out, framing, status, body: body.map_or(0, <[u8]>::len), persistence }
+}

@@ -1,0 +1,241 @@
+//! Responses on their way to the client: the head, and the body in the framing that it announces.
+
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::{Buf, Bytes};
+use http::header::{self, HeaderName};
+use http::{HeaderMap, Method, StatusCode};
+use http_body::{Body as _, Frame};
+
+use crate::core::head::{Fields, FieldsMut, KnownField, KnownFields};
+use crate::http::body::{Body, BodyError};
+use crate::http::h1::date;
+use crate::http::h1::stream::OwnStream;
+
+/// Bytes of a usual head.
+pub(super) const HEAD: usize = 512;
+
+/// The fate of the client's connection behind a response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Persistence {
+    Stays,
+    Ends,
+}
+
+/// The end of a body, as the head announces it.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Framing {
+    /// A field says how long it is, or that there is none.
+    Announced,
+    Length(u64),
+    /// With the names of trailers that are announced.
+    Chunked(Vec<HeaderName>),
+}
+
+/// Trailers that would change what the head says (RFC 9110 section 6.5.1).
+const NO_TRAILERS: [HeaderName; 12] = [
+    header::AUTHORIZATION,
+    header::CACHE_CONTROL,
+    header::CONTENT_ENCODING,
+    header::CONTENT_LENGTH,
+    header::CONTENT_RANGE,
+    header::CONTENT_TYPE,
+    header::HOST,
+    header::MAX_FORWARDS,
+    header::SET_COOKIE,
+    header::TE,
+    header::TRAILER,
+    header::TRANSFER_ENCODING,
+];
+
+// === impl Framing ===
+
+impl Framing {
+    /// Of a body of this length, `None` if that is not known. Fields that say something else are
+    /// removed: filters may have set them.
+    pub(super) fn of(
+        length: Option<u64>,
+        fields: &mut impl FieldsMut,
+        status: StatusCode,
+        method: &Method,
+    ) -> Self {
+        let known = KnownFields::of(fields);
+        for (field, name) in [
+            (KnownField::Connection, header::CONNECTION),
+            (KnownField::TransferEncoding, header::TRANSFER_ENCODING),
+        ] {
+            if known.has(field) {
+                fields.remove(&name);
+            }
+        }
+        let announced = if known.has(KnownField::ContentLength) { announced(fields) } else { None };
+        let has_body = has_body(status, method);
+        let framing = match length {
+            _ if !has_body => Self::Announced,
+            Some(bytes) if announced == Some(bytes) => Self::Announced,
+            Some(bytes) => Self::Length(bytes),
+            None => Self::chunked(fields),
+        };
+        let is_true = if has_body {
+            framing == Self::Announced
+        } else {
+            fields.remove(&header::TRAILER);
+            // That of the response to GET; 204 has none (RFC 9110 section 8.6).
+            announced.is_some() && *method == Method::HEAD && status != StatusCode::NO_CONTENT
+        };
+        if known.has(KnownField::ContentLength) && !is_true {
+            fields.remove(&header::CONTENT_LENGTH);
+        }
+        framing
+    }
+
+    /// In chunks, with the trailers that the fields announce.
+    fn chunked(fields: &impl Fields) -> Self {
+        let names = fields.get_all(&header::TRAILER).flat_map(|value| value.split(|byte| *byte == b','));
+        let names = names.filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok());
+        Self::Chunked(names.filter(|name| !NO_TRAILERS.contains(name)).collect())
+    }
+}
+
+fn has_body(status: StatusCode, method: &Method) -> bool {
+    *method != Method::HEAD && !matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED)
+}
+
+/// The length that one field has as decimal digits.
+pub(super) fn announced(fields: &impl Fields) -> Option<u64> {
+    let mut lengths = fields.get_all(&header::CONTENT_LENGTH);
+    let length = lengths.next().filter(|digits| !digits.is_empty())?;
+    let number = length.iter().try_fold(0_u64, |number, digit| {
+        let digit = char::from(*digit).to_digit(10)?;
+        number.checked_mul(10)?.checked_add(digit.into())
+    });
+    number.filter(|_| lengths.next().is_none())
+}
+
+/// Appends the status line. No reader needs the phrase (RFC 9112 section 4).
+pub(super) fn write_status(status: StatusCode, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"HTTP/1.1 ");
+    out.extend_from_slice(status.as_str().as_bytes());
+    out.push(b' ');
+    out.extend_from_slice(status.canonical_reason().unwrap_or_default().as_bytes());
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Appends the fields that every response has, and the empty line. `fields` are those that are
+/// there already.
+pub(super) fn write_rest(
+    fields: &impl Fields,
+    framing: &Framing,
+    persistence: Persistence,
+    out: &mut Vec<u8>,
+) {
+    match framing {
+        Framing::Announced => {}
+        Framing::Length(bytes) => {
+            out.extend_from_slice(format!("content-length: {bytes}\r\n").as_bytes());
+        }
+        Framing::Chunked(_) => out.extend_from_slice(b"transfer-encoding: chunked\r\n"),
+    }
+    if persistence == Persistence::Ends {
+        out.extend_from_slice(b"connection: close\r\n");
+    }
+    if fields.get(&header::DATE).is_none() {
+        date::write(out);
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Writes the response to a request of this method.
+pub(super) async fn write(
+    stream: &mut OwnStream,
+    response: http::Response<Body>,
+    method: &Method,
+    persistence: Persistence,
+) -> io::Result<()> {
+    let (mut parts, body) = response.into_parts();
+    let framing = Framing::of(body.size_hint().exact(), &mut parts.headers, parts.status, method);
+    let mut out = Vec::with_capacity(HEAD);
+    write_status(parts.status, &mut out);
+    write_fields(&parts.headers, &mut out);
+    write_rest(&parts.headers, &framing, persistence, &mut out);
+    if has_body(parts.status, method) {
+        write_body(stream, out, body, &framing).await
+    } else {
+        stream.write(&*out).await
+    }
+}
+
+/// Writes what is begun, and the body behind it.
+pub(super) async fn write_body(
+    stream: &mut OwnStream,
+    mut begun: Vec<u8>,
+    body: Body,
+    framing: &Framing,
+) -> io::Result<()> {
+    let mut body = std::pin::pin!(body);
+    let mut trailers = None;
+    while !body.is_end_stream() {
+        let frame = match poll_fn(|cx| Poll::Ready(poll_next(body.as_mut(), cx))).await {
+            Poll::Ready(frame) => frame,
+            Poll::Pending => {
+                // What there is goes out before more is waited for.
+                if !begun.is_empty() {
+                    stream.write(&*begun).await?;
+                    begun.clear();
+                }
+                stream.watch(poll_fn(|cx| poll_next(body.as_mut(), cx))).await?
+            }
+        };
+        let Some(frame) = frame else { break };
+        match frame.map_err(io::Error::other)?.into_data() {
+            Ok(data) if data.is_empty() => {}
+            Ok(data) if matches!(framing, Framing::Chunked(_)) => {
+                begun.extend_from_slice(format!("{:x}\r\n", data.len()).as_bytes());
+                let end = if body.is_end_stream() { END } else { BREAK };
+                stream.write((&*begun).chain(data).chain(end)).await?;
+                begun.clear();
+                if body.is_end_stream() {
+                    return Ok(());
+                }
+            }
+            Ok(data) => {
+                stream.write((&*begun).chain(data)).await?;
+                begun.clear();
+            }
+            Err(frame) => trailers = frame.into_trailers().ok(),
+        }
+    }
+    if let Framing::Chunked(announced) = framing {
+        begun.extend_from_slice(b"0\r\n");
+        if let Some(mut trailers) = trailers {
+            let names: Vec<_> = trailers.keys().filter(|name| !announced.contains(name)).cloned().collect();
+            names.iter().for_each(|name| drop(trailers.remove(name)));
+            write_fields(&trailers, &mut begun);
+        }
+        begun.extend_from_slice(b"\r\n");
+    }
+    if begun.is_empty() {
+        return Ok(());
+    }
+    stream.write(&*begun).await
+}
+
+/// The break behind the data of a chunk, and that of the last one with the end of the body.
+const BREAK: &[u8] = b"\r\n";
+const END: &[u8] = b"\r\n0\r\n\r\n";
+
+fn poll_next(body: Pin<&mut Body>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    body.poll_frame(cx)
+}
+
+fn write_fields(fields: &HeaderMap, out: &mut Vec<u8>) {
+    for (name, value) in fields {
+        out.extend_from_slice(name.as_str().as_bytes());
+        out.extend_from_slice(b": ");
+        out.extend_from_slice(value.as_bytes());
+        out.extend_from_slice(b"\r\n");
+    }
+}
