@@ -44,10 +44,8 @@ pub(crate) enum ProtocolCheck {
 #[derive(Debug)]
 pub(crate) struct OneRequest {
     framing: Framing,
-    /// All of it has come.
+    /// All of it has come. What is to be replayed is behind it.
     is_whole: bool,
-    /// Bytes that came behind it.
-    behind: Vec<u8>,
     /// Set once the library has read all of it, and asks for the next one.
     is_read: Arc<AtomicBool>,
 }
@@ -72,13 +70,9 @@ impl CheckedStream {
         self.transport
     }
 
-    /// The transport, and what came behind the only request.
+    /// The transport, and bytes that were read of it, but not from here.
     pub(crate) fn into_parts(self) -> (Transport, Vec<u8>) {
-        let behind = match self.check {
-            ProtocolCheck::OneRequest(request) => request.behind,
-            ProtocolCheck::Http1(_) | ProtocolCheck::Http2(_) => Vec::new(),
-        };
-        (self.transport, behind)
+        (self.transport, self.replay)
     }
 
     /// Returns how many of the bytes may be used.
@@ -95,7 +89,7 @@ impl CheckedStream {
                 let was_in_body = request.framing.in_body();
                 let verdict = request.framing.follow_request(bytes).map(|(own, is_whole)| {
                     request.is_whole = is_whole;
-                    request.behind = bytes[own..].to_vec();
+                    drop(self.replay.splice(..0, bytes[own..].iter().copied()));
                     own
                 });
                 let own = verdict.unwrap_or(bytes.len());
@@ -140,6 +134,24 @@ impl CheckedStream {
         }
     }
 
+    /// Behind the only request there is nothing to be read but the end of the connection.
+    fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if !self.replay.is_empty() {
+            return Poll::Pending;
+        }
+        let mut bytes = [0; BEHIND];
+        let mut buffer = ReadBuf::new(&mut bytes);
+        ready!(Pin::new(&mut self.transport).poll_read(cx, &mut buffer))?;
+        let read = buffer.filled();
+        if read.is_empty() {
+            return Poll::Ready(Ok(()));
+        }
+        self.progress.head_is_due();
+        self.progress.received(read.len());
+        self.replay = read.to_vec();
+        Poll::Pending
+    }
+
     /// On HTTP/2 a write may be mere bookkeeping, unless it is large.
     fn wrote(&mut self, bytes: usize) {
         self.progress.written(bytes);
@@ -180,7 +192,8 @@ impl AsyncRead for CheckedStream {
         if let ProtocolCheck::OneRequest(request) = &mut this.check
             && request.is_whole
         {
-            return request.poll_end(cx, &mut this.transport, &this.progress);
+            request.is_read.store(true, Relaxed);
+            return this.poll_end(cx);
         }
         let before = buffer.filled().len();
         if this.replay.is_empty() {
@@ -252,32 +265,7 @@ impl OneRequest {
     /// `framing` is that of a connection on which the request is the next one.
     pub(crate) fn new(framing: Framing) -> (Self, Arc<AtomicBool>) {
         let is_read = Arc::<AtomicBool>::default();
-        let behind = Vec::new();
-        (Self { framing, is_whole: false, behind, is_read: is_read.clone() }, is_read)
-    }
-
-    /// Behind the request there is nothing to be read but the end of the connection.
-    fn poll_end(
-        &mut self,
-        cx: &mut Context<'_>,
-        transport: &mut Transport,
-        progress: &Progress,
-    ) -> Poll<io::Result<()>> {
-        self.is_read.store(true, Relaxed);
-        if !self.behind.is_empty() {
-            return Poll::Pending;
-        }
-        let mut bytes = [0; BEHIND];
-        let mut buffer = ReadBuf::new(&mut bytes);
-        ready!(Pin::new(transport).poll_read(cx, &mut buffer))?;
-        let read = buffer.filled();
-        if read.is_empty() {
-            return Poll::Ready(Ok(()));
-        }
-        progress.head_is_due();
-        progress.received(read.len());
-        self.behind = read.to_vec();
-        Poll::Pending
+        (Self { framing, is_whole: false, is_read: is_read.clone() }, is_read)
     }
 }
 

@@ -27,7 +27,7 @@ const CORPUS: &str = include_str!("corpus.txt");
 /// Cases at random that are played always.
 const FEW: u64 = 600;
 /// Cases that are played at the same time.
-const LANES: u64 = 8;
+const LANES: usize = 8;
 /// The time for which nothing happens before a case is over; and how long that is looked at again,
 /// when it seems that something is wrong.
 const SOON: Duration = Duration::from_millis(50);
@@ -114,7 +114,7 @@ fn is_again(request: &Message, requests: &[Message]) -> bool {
     requests.iter().filter(|other| *other == request).count() > 1
 }
 
-fn run(lane: impl AsyncFn(u64) + Send + Sync + 'static) {
+fn run(lane: impl AsyncFn(usize) + Send + Sync + 'static) {
     let lane = Arc::new(lane);
     let threads: Vec<_> = (0..LANES)
         .map(|number| {
@@ -135,7 +135,7 @@ fn cases_that_are_known_end_in_the_same_way() {
         let both = Both::new().await;
         let cases = Case::parse(CORPUS);
         assert!(!cases.is_empty());
-        for case in cases.iter().skip(lane as usize).step_by(LANES as usize) {
+        for case in cases.iter().skip(lane).step_by(LANES) {
             if let Err(why) = both.check(case).await {
                 panic!("{why}");
             }
@@ -148,14 +148,20 @@ async fn a_connection_comes_back_from_the_library() {
     let fine = "GET /a HTTP/1.1\r\nHost: a.test\r\n\r\n";
     let unusual = "POST /a HTTP/1.1\r\nHost: a.test\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\nhi";
     let last = "GET /a HTTP/1.1\r\nHost: a.test\r\nConnection: close\r\n\r\n";
-    let client = [fine, unusual, fine, unusual, unusual, fine, last].concat().into_bytes();
-    for (http1, expected) in [(Http1::Own, 3), (Http1::Library, 7)] {
-        for piece in [1, 40, 4096] {
-            let stage = Stage::new(http1).await;
-            let case = Case { client: client.clone(), piece, answers: Vec::new() };
-            let outcome = stage.play(&case, FOR_CERTAIN).await;
-            assert_eq!((outcome.requests.len(), outcome.end), (7, stage::End::Closed), "{outcome:#?}");
-            assert_eq!(stage.by_library().await, expected, "{http1:?} in pieces of {piece}");
+    // More than the library reads at once.
+    let long = format!("GET /a HTTP/1.1\r\nHost: a.test\r\nX-Long: {}\r\n\r\n", "x".repeat(400));
+    let mixed = [fine, unusual, fine, unusual, unusual, fine, last].concat();
+    let many = [unusual, &long.repeat(40), unusual, last].concat();
+    for (client, unusual) in [(mixed, 3), (many, 2)] {
+        let all = client.matches(" HTTP/1.1\r\n").count();
+        for (http1, expected) in [(Http1::Own, unusual), (Http1::Library, all as u64)] {
+            for piece in [7, 40, usize::MAX] {
+                let stage = Stage::new(http1).await;
+                let case = Case { client: client.clone().into_bytes(), piece, answers: Vec::new() };
+                let outcome = stage.play(&case, FOR_CERTAIN).await;
+                assert_eq!((outcome.requests.len(), outcome.end), (all, stage::End::Closed), "{outcome:#?}");
+                assert_eq!(stage.by_library().await, expected, "{http1:?} in pieces of {piece}");
+            }
         }
     }
 }
