@@ -49,8 +49,8 @@ fn read_request(bytes: &[u8]) -> Parsed<Reading> {
     let head = head(bytes)?;
     let words: Vec<&str> = head.start.split(' ').collect();
     let [method, target, version] = words[..] else { return Err(Reading::Malformed) };
-    let is_fine =
-        is_token(method) && !target.is_empty() && target.bytes().all(|byte| byte.is_ascii_graphic());
+    let is_target = !target.is_empty() && target.chars().all(|c| c > ' ' && c != '\u{7f}');
+    let is_fine = is_token(method) && is_target;
     if !is_fine || !matches!(version, "HTTP/1.1" | "HTTP/1.0") {
         return Err(Reading::Malformed);
     }
@@ -95,8 +95,15 @@ fn head(bytes: &[u8]) -> Parsed<Head> {
 
 /// The next line, which ends in CRLF and has neither of them, nor other characters of control.
 fn line(bytes: &[u8], at: &mut usize) -> Parsed<String> {
+    let line = any_line(bytes, at)?;
+    let is_text = line.chars().all(|c| c == '\t' || !c.is_ascii_control());
+    if is_text { Ok(line) } else { Err(Reading::Malformed) }
+}
+
+/// The next line, which ends in CRLF and has neither of them. Its bytes are characters each.
+fn any_line(bytes: &[u8], at: &mut usize) -> Parsed<String> {
     let rest = &bytes[*at..];
-    let stop = rest.iter().position(|byte| byte.is_ascii_control() && *byte != b'\t');
+    let stop = rest.iter().position(|byte| matches!(byte, b'\r' | b'\n'));
     match stop.map(|stop| (stop, &rest[stop..])) {
         None | Some((_, b"\r")) => Err(Reading::Incomplete),
         Some((stop, [b'\r', b'\n', ..])) => {
@@ -151,8 +158,9 @@ fn body(bytes: &[u8], head: Head, length: &Length, is_closed: bool) -> Parsed<Re
         Length::Chunked => {
             let (mut at, mut body) = (size, Vec::new());
             loop {
-                let line = self::line(bytes, &mut at)?;
-                let size = line.split(';').next().unwrap_or_default();
+                // What an extension is made of is the sender's.
+                let chunk = any_line(bytes, &mut at)?;
+                let size = chunk.split(';').next().unwrap_or_default();
                 let is_number = !size.is_empty() && size.bytes().all(|digit| digit.is_ascii_hexdigit());
                 let size = usize::from_str_radix(size, 16).ok().filter(|_| is_number);
                 let size = size.ok_or(Reading::Malformed)?;
@@ -162,7 +170,7 @@ fn body(bytes: &[u8], head: Head, length: &Length, is_closed: bool) -> Parsed<Re
                 let end = at.checked_add(size).ok_or(Reading::Malformed)?;
                 body.extend_from_slice(bytes.get(at..end).ok_or(Reading::Incomplete)?);
                 at = end;
-                if !self::line(bytes, &mut at)?.is_empty() {
+                if !line(bytes, &mut at)?.is_empty() {
                     return Err(Reading::Malformed);
                 }
             }

@@ -182,9 +182,9 @@ async fn answer(mut stream: TcpStream, seen: Arc<Mutex<Seen>>) {
 }
 
 /// The whole responses among these bytes, and what is behind them if that is no part of one. The
-/// methods are those of the client's requests, as far as they are beyond doubt.
+/// methods are those of the client's requests; behind one that is in doubt nothing can be said.
 fn responses(mut received: &[u8], mut client: &[u8], end: End) -> (Vec<Message>, Option<Vec<u8>>) {
-    let mut responses = Vec::new();
+    let (mut responses, mut is_known) = (Vec::new(), true);
     while !received.is_empty() {
         client = skip_empty_lines(client);
         let method = match reference::request(client) {
@@ -195,7 +195,7 @@ fn responses(mut received: &[u8], mut client: &[u8], end: End) -> (Vec<Message>,
             Reading::Incomplete | Reading::Malformed => {
                 let first = client.split(|byte| !byte.is_ascii_uppercase()).next().unwrap_or_default();
                 let method = String::from_utf8_lossy(first).into_owned();
-                client = &[];
+                (client, is_known) = (&[], false);
                 method
             }
         };
@@ -210,7 +210,7 @@ fn responses(mut received: &[u8], mut client: &[u8], end: End) -> (Vec<Message>,
                     }
                 }
                 Reading::Incomplete => return (responses, None),
-                Reading::Malformed => return (responses, Some(received.to_vec())),
+                Reading::Malformed => return (responses, is_known.then(|| received.to_vec())),
             }
         }
     }
