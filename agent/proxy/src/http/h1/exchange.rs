@@ -20,7 +20,7 @@ use crate::core::untaken::TakenBody;
 use crate::http::body::{Body, Content};
 use crate::http::decide::Decision;
 use crate::http::h1::head::{self, Doubt, Reading, RequestBody, RequestHead};
-use crate::http::h1::response::{self, Framing, Persistence};
+use crate::http::h1::response::{self, Asked, Framing, Persistence};
 use crate::http::h1::stream::OwnStream;
 use crate::http::plan::ForwardPlan;
 use crate::http::router::Routed;
@@ -45,7 +45,7 @@ pub(super) struct TakenRequest<'s> {
     exchange: Exchange,
     routed: Routed<'s>,
     way: Way,
-    method: Method,
+    asked: Asked,
     persistence: Persistence,
 }
 
@@ -87,7 +87,7 @@ pub(super) fn take<'s>(
     stream.progress.head_is_complete();
     let exchange = Exchange::begin(client);
     let routed = service.router.route(current, client, &head);
-    let (body, method) = (head.body, head.method().clone());
+    let (body, asked) = (head.body, Asked { method: head.method().clone(), version: head.version() });
     let persistence = if head.is_last { Persistence::Ends } else { Persistence::Stays };
     let whole = whole(body, available - size, &routed, client);
     let mut way = match &routed.decision {
@@ -112,7 +112,7 @@ pub(super) fn take<'s>(
             outgoing.upload = Upload::new(fed, client.limits().body_bytes, &client.progress.untaken);
         }
     }
-    Taken::Request(Box::new(TakenRequest { exchange, routed, way, method, persistence }))
+    Taken::Request(Box::new(TakenRequest { exchange, routed, way, asked, persistence }))
 }
 
 /// Bytes of the body, if all of it has come and it is no longer than it may be.
@@ -174,6 +174,7 @@ fn is_plain(plan: &ForwardPlan<'_>, routed: &Routed<'_>, service: &Service) -> b
 fn outgoing(head: &RequestHead<'_>, client: &Rc<Client>) -> Box<Outgoing> {
     let mut request = Request::new(Upload::Empty);
     *request.method_mut() = head.method().clone();
+    *request.version_mut() = head.version();
     *request.uri_mut() = head.target().map_or_else(Uri::default, Uri::from);
     for (name, value) in head.fields.iter() {
         let name = header::HeaderName::from_bytes(name.as_str().as_bytes());
@@ -193,14 +194,16 @@ impl TakenRequest<'_> {
         client: &Rc<Client>,
         service: &Service,
     ) -> io::Result<Persistence> {
-        let Self { exchange, routed, way, method, persistence } = *self;
+        let Self { exchange, routed, way, asked, persistence } = *self;
         let persistence = match way {
-            Way::Plain(way) => plain(stream, client, service, (exchange, routed), way, persistence).await?,
+            Way::Plain(way) => {
+                plain(stream, client, service, (exchange, routed), way, (asked, persistence)).await?
+            }
             Way::Other(outgoing) => {
                 // Boxed: most requests are plain, and have no room for it.
                 let responding = Box::pin(service.respond_to(client, exchange, outgoing, routed));
                 let response = stream.watch(responding).await?;
-                write(stream, response, &method, persistence).await?
+                write(stream, response, &asked, persistence).await?
             }
         };
         Ok(if stream.end_body().await { persistence } else { Persistence::Ends })
@@ -211,14 +214,13 @@ impl TakenRequest<'_> {
 async fn write(
     stream: &mut OwnStream,
     response: http::Response<Body>,
-    method: &Method,
+    asked: &Asked,
     persistence: Persistence,
 ) -> io::Result<Persistence> {
     let closes = response.headers().get(header::CONNECTION).is_some_and(|value| value == "close");
     let is_last = closes || poll_fn(|cx| Poll::Ready(stream.is_cut_off(cx))).await;
     let persistence = if is_last { Persistence::Ends } else { persistence };
-    Box::pin(response::write(stream, response, method, persistence)).await?;
-    Ok(persistence)
+    Box::pin(response::write(stream, response, asked, persistence)).await
 }
 
 /// The beginning of a response, and what is to follow.
@@ -238,7 +240,7 @@ async fn plain(
     service: &Service,
     (mut exchange, routed): (Exchange, Routed<'_>),
     way: PlainWay,
-    persistence: Persistence,
+    (asked, persistence): (Asked, Persistence),
 ) -> io::Result<Persistence> {
     let PlainWay { request, preference, body: taken } = way;
     let Decision::Forward(plan) = &routed.decision else {
@@ -247,7 +249,7 @@ async fn plain(
     let pools = service.forwarder.pools.serving(service.router.passage(&routed).listener);
     let see = |_: SocketAddr, response: PlainResponse<'_>| {
         let persistence = if client.is_last_response() { Persistence::Ends } else { persistence };
-        begin(plan, &request.method, response, persistence)
+        begin(plan, &asked, persistence, response)
     };
     let sending = plain::send(&pools, plan.name, preference, &request, see);
     let answer = stream.watch(sending).await?;
@@ -279,7 +281,7 @@ async fn plain(
             let (answer, record) = service.router.answer(client, &routed, &reason.into());
             let response = answer.map(|text| Body::new(text.into(), exchange, record));
             let persistence = if client.is_last_response() { Persistence::Ends } else { persistence };
-            write(stream, response, &request.method, persistence).await
+            write(stream, response, &asked, persistence).await
         }
     }
 }
@@ -287,9 +289,9 @@ async fn plain(
 /// The beginning of the client's response, as soon as the head of the backend's is here.
 fn begin(
     plan: &ForwardPlan<'_>,
-    method: &Method,
-    response: PlainResponse<'_>,
+    asked: &Asked,
     persistence: Persistence,
+    response: PlainResponse<'_>,
 ) -> Begun {
     let PlainResponse { status, mut fields, known, length, body } = response;
     plan.edit_response(&mut fields, known, None);
@@ -297,11 +299,9 @@ fn begin(
         BodyLength::Bytes(bytes) => Some(bytes),
         BodyLength::Chunked | BodyLength::UntilClose => None,
     };
-    let framing = Framing::of(length, &mut fields, status, method);
     let mut out = Vec::with_capacity(response::HEAD + body.map_or(0, <[u8]>::len));
-    response::write_status(status, &mut out);
-    fields.write(&mut out);
-    response::write_rest(&fields, &framing, persistence, &mut out);
+    let (framing, persistence) =
+        response::write_head(asked, persistence, status, &mut fields, length, &mut out);
     out.extend_from_slice(body.unwrap_or_default());
     Begun { out, framing, status, body: body.map_or(0, <[u8]>::len), persistence }
 }

@@ -8,9 +8,10 @@ use http::{Method, Version};
 use crate::core::head::spans::{Extent, Extents, MOST_FIELDS, Spans};
 use crate::core::head::{FieldName, Fields, Head, KnownField};
 
-/// The head of a request of HTTP/1.1.
+/// The head of a request of HTTP/1.1, or HTTP/1.0.
 pub(crate) struct RequestHead<'b> {
     method: Method,
+    version: Version,
     path: &'b str,
     query: Option<&'b str>,
     pub fields: Spans<'b>,
@@ -59,9 +60,10 @@ pub(crate) fn read(bytes: &mut [u8]) -> Reading<'_> {
         Err(_) => return Reading::Uncertain(Doubt::Connection),
     };
     let doubt = doubt(&request);
-    let (Some(method), Some(target), Some(1)) = (request.method, request.path, request.version) else {
+    let (Some(method), Some(target), Some(minor)) = (request.method, request.path, request.version) else {
         return Reading::Uncertain(doubt);
     };
+    let version = if minor == 1 { Version::HTTP_11 } else { Version::HTTP_10 };
     let is_plain = target.starts_with('/')
         && target.bytes().all(|byte| TARGET[usize::from(byte)])
         && !has_bare_line_feed(&bytes[..size]);
@@ -71,7 +73,7 @@ pub(crate) fn read(bytes: &mut [u8]) -> Reading<'_> {
     let (Some(method), Some(target), Some(places)) = (method, target, places) else {
         return Reading::Uncertain(doubt);
     };
-    match RequestHead::of(bytes, method, target, &places) {
+    match RequestHead::of(bytes, (method, version), target, &places) {
         Some(head) => Reading::Head(head, size),
         None => Reading::Uncertain(doubt),
     }
@@ -131,10 +133,16 @@ fn announced(value: &[u8]) -> Option<RequestBody> {
 
 impl<'b> RequestHead<'b> {
     /// `None` if a field is in doubt, or asks for what is not done here.
-    fn of(bytes: &'b mut [u8], method: Method, target: Extent, places: &Extents) -> Option<Self> {
+    fn of(
+        bytes: &'b mut [u8],
+        (method, version): (Method, Version),
+        target: Extent,
+        places: &Extents,
+    ) -> Option<Self> {
         let (fields, bytes) = places.spans(bytes)?;
         let target = std::str::from_utf8(bytes.get(target.range())?).ok()?;
-        let (mut hosts, mut cookies, mut is_last) = (0, 0, false);
+        let (mut hosts, mut cookies) = (0, 0);
+        let (mut says_close, mut says_keep_alive) = (false, version == Version::HTTP_11);
         let mut body = None;
         for (name, value) in fields.iter() {
             match name.known() {
@@ -152,11 +160,15 @@ impl<'b> RequestHead<'b> {
                 ) => {}
                 Some(KnownField::Host) => hosts += 1,
                 Some(KnownField::Cookie) => cookies += 1,
-                Some(KnownField::Connection) if value.eq_ignore_ascii_case(b"keep-alive") => {}
-                Some(KnownField::Connection) if value.eq_ignore_ascii_case(b"close") => is_last = true,
+                Some(KnownField::Connection) if value.eq_ignore_ascii_case(b"keep-alive") => {
+                    says_keep_alive = true;
+                }
+                Some(KnownField::Connection) if value.eq_ignore_ascii_case(b"close") => says_close = true,
                 Some(KnownField::ContentLength) if body.is_none() => body = Some(announced(value)?),
                 Some(KnownField::TransferEncoding)
-                    if body.is_none() && value.eq_ignore_ascii_case(b"chunked") =>
+                    if body.is_none()
+                        && version == Version::HTTP_11
+                        && value.eq_ignore_ascii_case(b"chunked") =>
                 {
                     body = Some(RequestBody::Chunked);
                 }
@@ -177,7 +189,8 @@ impl<'b> RequestHead<'b> {
         let (path, query) =
             target.split_once('?').map_or((target, None), |(path, query)| (path, Some(query)));
         let body = body.unwrap_or(RequestBody::Bytes(0));
-        Some(Self { method, path, query, fields, body, is_last })
+        let is_last = says_close || !says_keep_alive;
+        Some(Self { method, version, path, query, fields, body, is_last })
     }
 
     /// Appends the request line that a backend gets; `target` takes the place of the one that came.
@@ -206,7 +219,7 @@ impl<'b> Head for RequestHead<'b> {
     }
 
     fn version(&self) -> Version {
-        Version::HTTP_11
+        self.version
     }
 
     fn authority(&self) -> Option<&str> {
@@ -269,6 +282,8 @@ mod tests {
                 "GET / HTTP/1.1\r\nHost: a\r\nConnection: Close\r\n\r\nGET",
                 Read::Head { body: none, is_last: true, behind: 3 },
             ),
+            ("GET / HTTP/1.0\r\nHost: a\r\n\r\n", Read::Head { body: none, is_last: true, behind: 0 }),
+            ("GET / HTTP/1.0\r\nHost: a\r\nConnection: keep-alive\r\n\r\n", certain(none)),
             ("", Read::Partial),
             ("GET / HTTP/1.1\r\nHost: a\r\n", Read::Partial),
         ] {
@@ -280,7 +295,8 @@ mod tests {
     fn what_is_unusual_is_for_the_library() {
         let get = |fields: &str| format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}\r\n");
         let requests = [
-            "GET / HTTP/1.0\r\nHost: a\r\n\r\n".to_owned(),
+            "GET / HTTP/1.0\r\n\r\n".to_owned(),
+            "PUT / HTTP/1.0\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n".to_owned(),
             "GET / HTTP/1.1\r\n\r\n".to_owned(),
             "GET http://a/ HTTP/1.1\r\nHost: a\r\n\r\n".to_owned(),
             "GET /a#b HTTP/1.1\r\nHost: a\r\n\r\n".to_owned(),

@@ -7,10 +7,10 @@ use std::task::{Context, Poll};
 
 use bytes::{Buf, Bytes};
 use http::header::{self, HeaderName};
-use http::{HeaderMap, Method, StatusCode};
+use http::{Method, StatusCode, Version};
 use http_body::{Body as _, Frame};
 
-use crate::core::head::{Fields, FieldsMut, KnownField, KnownFields};
+use crate::core::head::{FieldName, Fields, FieldsMut, KnownField, KnownFields};
 use crate::http::body::{Body, BodyError};
 use crate::http::h1::date;
 use crate::http::h1::stream::OwnStream;
@@ -25,6 +25,12 @@ pub(super) enum Persistence {
     Ends,
 }
 
+/// A request, as far as the form of its response depends on it.
+pub(super) struct Asked {
+    pub method: Method,
+    pub version: Version,
+}
+
 /// The end of a body, as the head announces it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Framing {
@@ -33,6 +39,8 @@ pub(super) enum Framing {
     Length(u64),
     /// With the names of trailers that are announced.
     Chunked(Vec<HeaderName>),
+    /// Of the connection, which HTTP/1.0 has in the place of chunks.
+    UntilClose,
 }
 
 /// Trailers that would change what the head says (RFC 9110 section 6.5.1).
@@ -56,12 +64,7 @@ const NO_TRAILERS: [HeaderName; 12] = [
 impl Framing {
     /// Of a body of this length, `None` if that is not known. Fields that say something else are
     /// removed: filters may have set them.
-    pub(super) fn of(
-        length: Option<u64>,
-        fields: &mut impl FieldsMut,
-        status: StatusCode,
-        method: &Method,
-    ) -> Self {
+    fn of(length: Option<u64>, fields: &mut impl FieldsMut, status: StatusCode, asked: &Asked) -> Self {
         let known = KnownFields::of(fields);
         for (field, name) in [
             (KnownField::Connection, header::CONNECTION),
@@ -72,11 +75,11 @@ impl Framing {
             }
         }
         let announced = if known.has(KnownField::ContentLength) { announced(fields) } else { None };
-        let has_body = has_body(status, method);
+        let has_body = has_body(status, asked);
         let framing = match length {
-            _ if !has_body => Self::Announced,
-            Some(bytes) if announced == Some(bytes) => Self::Announced,
+            _ if !has_body || (length.is_some() && announced == length) => Self::Announced,
             Some(bytes) => Self::Length(bytes),
+            None if asked.version == Version::HTTP_10 => Self::UntilClose,
             None => Self::chunked(fields),
         };
         let is_true = if has_body {
@@ -84,7 +87,7 @@ impl Framing {
         } else {
             fields.remove(&header::TRAILER);
             // That of the response to GET; 204 has none (RFC 9110 section 8.6).
-            announced.is_some() && *method == Method::HEAD && status != StatusCode::NO_CONTENT
+            announced.is_some() && asked.method == Method::HEAD && status != StatusCode::NO_CONTENT
         };
         if known.has(KnownField::ContentLength) && !is_true {
             fields.remove(&header::CONTENT_LENGTH);
@@ -100,8 +103,8 @@ impl Framing {
     }
 }
 
-fn has_body(status: StatusCode, method: &Method) -> bool {
-    *method != Method::HEAD && !matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED)
+fn has_body(status: StatusCode, asked: &Asked) -> bool {
+    asked.method != Method::HEAD && !matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED)
 }
 
 /// The length that one field has as decimal digits.
@@ -115,57 +118,63 @@ pub(super) fn announced(fields: &impl Fields) -> Option<u64> {
     number.filter(|_| lengths.next().is_none())
 }
 
-/// Appends the status line. No reader needs the phrase (RFC 9112 section 4).
-pub(super) fn write_status(status: StatusCode, out: &mut Vec<u8>) {
-    out.extend_from_slice(b"HTTP/1.1 ");
+/// Appends the head of a response with a body of this length, `None` if that is not known. Fields
+/// become what is true of it. Returns the end of the body, and what is left of the connection's
+/// persistence.
+pub(super) fn write_head(
+    asked: &Asked,
+    persistence: Persistence,
+    status: StatusCode,
+    fields: &mut impl FieldsMut,
+    length: Option<u64>,
+    out: &mut Vec<u8>,
+) -> (Framing, Persistence) {
+    let framing = Framing::of(length, fields, status, asked);
+    let persistence = if framing == Framing::UntilClose { Persistence::Ends } else { persistence };
+    let is_old = asked.version == Version::HTTP_10;
+    out.extend_from_slice(if is_old { b"HTTP/1.0 " } else { b"HTTP/1.1 " });
     out.extend_from_slice(status.as_str().as_bytes());
     out.push(b' ');
+    // No reader needs the phrase (RFC 9112 section 4).
     out.extend_from_slice(status.canonical_reason().unwrap_or_default().as_bytes());
     out.extend_from_slice(b"\r\n");
-}
-
-/// Appends the fields that every response has, and the empty line. `fields` are those that are
-/// there already.
-pub(super) fn write_rest(
-    fields: &impl Fields,
-    framing: &Framing,
-    persistence: Persistence,
-    out: &mut Vec<u8>,
-) {
-    match framing {
-        Framing::Announced => {}
+    write_fields(fields, out);
+    match &framing {
+        Framing::Announced | Framing::UntilClose => {}
         Framing::Length(bytes) => {
             out.extend_from_slice(format!("content-length: {bytes}\r\n").as_bytes());
         }
         Framing::Chunked(_) => out.extend_from_slice(b"transfer-encoding: chunked\r\n"),
     }
-    if persistence == Persistence::Ends {
-        out.extend_from_slice(b"connection: close\r\n");
+    match persistence {
+        Persistence::Ends => out.extend_from_slice(b"connection: close\r\n"),
+        Persistence::Stays if is_old => out.extend_from_slice(b"connection: keep-alive\r\n"),
+        Persistence::Stays => {}
     }
     if fields.get(&header::DATE).is_none() {
         date::write(out);
     }
     out.extend_from_slice(b"\r\n");
+    (framing, persistence)
 }
 
-/// Writes the response to a request of this method.
+/// Writes a response. Returns what is left of the connection's persistence.
 pub(super) async fn write(
     stream: &mut OwnStream,
     response: http::Response<Body>,
-    method: &Method,
+    asked: &Asked,
     persistence: Persistence,
-) -> io::Result<()> {
+) -> io::Result<Persistence> {
     let (mut parts, body) = response.into_parts();
-    let framing = Framing::of(body.size_hint().exact(), &mut parts.headers, parts.status, method);
+    let (status, length) = (parts.status, body.size_hint().exact());
     let mut out = Vec::with_capacity(HEAD);
-    write_status(parts.status, &mut out);
-    write_fields(&parts.headers, &mut out);
-    write_rest(&parts.headers, &framing, persistence, &mut out);
-    if has_body(parts.status, method) {
-        write_body(stream, out, body, &framing).await
+    let (framing, persistence) = write_head(asked, persistence, status, &mut parts.headers, length, &mut out);
+    if has_body(status, asked) {
+        write_body(stream, out, body, &framing).await?;
     } else {
-        stream.write(&*out).await
+        stream.write(&*out).await?;
     }
+    Ok(persistence)
 }
 
 /// Writes what is begun, and the body behind it.
@@ -231,11 +240,11 @@ fn poll_next(body: Pin<&mut Body>, cx: &mut Context<'_>) -> Poll<Option<Result<F
     body.poll_frame(cx)
 }
 
-fn write_fields(fields: &HeaderMap, out: &mut Vec<u8>) {
-    for (name, value) in fields {
+fn write_fields(fields: &impl Fields, out: &mut Vec<u8>) {
+    for (name, value) in fields.iter() {
         out.extend_from_slice(name.as_str().as_bytes());
         out.extend_from_slice(b": ");
-        out.extend_from_slice(value.as_bytes());
+        out.extend_from_slice(value);
         out.extend_from_slice(b"\r\n");
     }
 }
