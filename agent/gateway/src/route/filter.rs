@@ -296,8 +296,10 @@ fn header_names(names: Option<&[String]>) -> Result<Vec<HeaderName>, Fault> {
     Ok(compiled)
 }
 
+/// White space around a value is no part of it (RFC 9110 section 5.5); a backend of HTTP/2 that got
+/// some would close the connection that all share.
 pub(super) fn header_value(value: &str) -> Result<HeaderValue, Fault> {
-    HeaderValue::from_bytes(value.as_bytes())
+    HeaderValue::from_bytes(value.trim_matches([' ', '\t']).as_bytes())
         .map_err(|_| Fault::unsupported("the value has a control character"))
 }
 

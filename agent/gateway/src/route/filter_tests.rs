@@ -171,3 +171,11 @@ fn mirrors_have_their_shares_and_limits() {
         );
     }
 }
+
+#[test]
+fn white_space_around_a_value_is_no_part_of_it() {
+    for (written, expected) in [("a", "a"), (" a b\t", "a b"), (" ", ""), ("é", "é")] {
+        assert_eq!(header_value(written).unwrap(), expected.as_bytes(), "{written:?}");
+    }
+    assert!(header_value("a\n").is_err());
+}

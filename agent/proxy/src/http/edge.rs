@@ -71,7 +71,7 @@ fn check_fields(version: Version, fields: &impl Fields, limits: &Limits) -> Resu
     for (name, value) in fields.iter() {
         count += 1;
         bytes += name.as_str().len() + value.len() + SEPARATORS;
-        padded |= is_padded(value);
+        padded |= version == Version::HTTP_2 && is_padded(value);
         let Some(known) = name.known() else { continue };
         found.insert(known);
         match known {
@@ -93,7 +93,7 @@ fn check_fields(version: Version, fields: &impl Fields, limits: &Limits) -> Resu
     }
     // A backend of HTTP/1 reads another value than routes and policies do, and one of HTTP/2 may
     // close the connection that all clients share.
-    if padded && version == Version::HTTP_2 {
+    if padded {
         return Err(Reason::Malformed);
     }
     if removes_end_to_end {

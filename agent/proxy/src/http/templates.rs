@@ -184,10 +184,7 @@ impl Values<'_> {
     fn fill(&self, templates: &HeaderTemplates) -> HeaderEdit {
         let fields = |fields: &[(HeaderName, Template)]| {
             let filled = fields.iter().map(|(name, template)| {
-                let value = HeaderValue::from_maybe_shared(bytes::Bytes::from(
-                    template.filled(|variable| self.of(variable)),
-                ));
-                (headers::copy_name(name), value.unwrap_or(HeaderValue::from_static("")))
+                (headers::copy_name(name), value(&template.filled(|variable| self.of(variable))))
             });
             filled.collect()
         };
@@ -195,9 +192,21 @@ impl Values<'_> {
     }
 }
 
+/// White space around a value is no part of it (RFC 9110 section 5.5): a variable may be empty.
+fn value(filled: &str) -> HeaderValue {
+    HeaderValue::from_bytes(filled.trim_ascii().as_bytes()).unwrap_or(HeaderValue::from_static(""))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn values_begin_and_end_with_what_they_are() {
+        for (filled, expected) in [("by ", "by"), (" a b\t", "a b"), (" é", "é"), (" ", ""), ("a\nb", "")] {
+            assert_eq!(value(filled), expected.as_bytes(), "{filled:?}");
+        }
+    }
 
     #[test]
     fn what_clients_choose_ends_nothing() {
