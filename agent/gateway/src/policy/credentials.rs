@@ -306,7 +306,7 @@ fn written_header(field: &str, name: &str) -> Result<HeaderName, String> {
 
 /// Fields that frame messages, belong to a connection, have other credentials, or say where a
 /// request comes from and by whose certificate.
-fn is_reserved(name: &HeaderName) -> bool {
+pub(crate) fn is_reserved(name: &HeaderName) -> bool {
     const RESERVED: [HeaderName; 14] = [
         header::AUTHORIZATION,
         header::CONNECTION,

@@ -4,6 +4,8 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use aws_lc_rs::digest::{SHA256, digest};
+use http::HeaderName;
+use http::header::{LOCATION, SET_COOKIE};
 use portcullis_api::types::shared::{SessionCookie as WrittenCookie, SessionPersistence as Written};
 use portcullis_model::{
     CookieLifetime, KeptSessions, RuleId, SessionCarrier, SessionCookie, SessionPersistence, SessionTerms,
@@ -13,6 +15,7 @@ use super::header::header_name;
 use super::matches::{check_length, unknown_type};
 use crate::Fault;
 use crate::duration::parse_duration;
+use crate::policy::credentials::is_reserved;
 
 const LONGEST_NAME: usize = 256;
 const LONGEST_PATH: usize = 1024;
@@ -48,8 +51,7 @@ pub(super) fn parse(written: &Written, scope: &str) -> Result<SessionTerms, Faul
             )
         }
         ("Header", None, Some(header)) => {
-            check_length(&header.name, LONGEST_NAME).map_err(|fault| fault.within("header.name"))?;
-            SessionCarrier::Header(header_name(&header.name).map_err(|fault| fault.within("header.name"))?)
+            SessionCarrier::Header(parse_header(&header.name).map_err(|fault| fault.within("header.name"))?)
         }
         ("Header", _, None) => {
             return Err(Fault::unsupported("header: the type Header needs it, with a name"));
@@ -59,6 +61,18 @@ pub(super) fn parse(written: &Written, scope: &str) -> Result<SessionTerms, Faul
         (other, ..) => return Err(unknown_type(other, "Cookie or Header")),
     };
     Ok(SessionTerms { carrier, absolute_timeout })
+}
+
+/// A token takes the place of all that the response has in the field, and requests are to bring it
+/// as far as here.
+fn parse_header(name: &str) -> Result<HeaderName, Fault> {
+    check_length(name, LONGEST_NAME)?;
+    let name = header_name(name)?;
+    let is_of_responses = [SET_COOKIE, LOCATION].contains(&name) || name.as_str().starts_with("content-");
+    if is_of_responses || is_reserved(&name) {
+        return Err(Fault::unsupported(format!("{name} has another meaning; choose another field")));
+    }
+    Ok(name)
 }
 
 fn parse_cookie(
@@ -189,6 +203,14 @@ mod tests {
             (json!({"type": "Header"}), "the type Header needs it"),
             (json!({"type": "Header", "header": {"name": "a b"}}), "is no header name"),
             (json!({"type": "Header", "header": {"name": "Connection"}}), "belongs to the connection"),
+            (json!({"type": "Header", "header": {"name": "Transfer-Encoding"}}), "belongs to the connection"),
+            (json!({"type": "Header", "header": {"name": "Set-Cookie"}}), "set-cookie has another meaning"),
+            (json!({"type": "Header", "header": {"name": "cookie"}}), "cookie has another meaning"),
+            (json!({"type": "Header", "header": {"name": "host"}}), "host has another meaning"),
+            (json!({"type": "Header", "header": {"name": "content-encoding"}}), "has another meaning"),
+            (json!({"type": "Header", "header": {"name": "location"}}), "location has another meaning"),
+            (json!({"type": "Header", "header": {"name": "authorization"}}), "has another meaning"),
+            (json!({"type": "Header", "header": {"name": "x-forwarded-for"}}), "has another meaning"),
             (json!({"type": "Header", "header": {"name": "s"}, "cookie": {}}), "for the type Cookie"),
             (json!({"header": {"name": "s"}}), "for the type Header"),
             (json!({"cookie": {"name": "a=b"}}), "cannot be the name of a cookie"),
