@@ -84,9 +84,13 @@ impl TrafficTerms {
 
     /// The fields that are about requests, and have no meaning for connections and datagrams.
     pub(crate) fn of_requests(&self) -> Vec<&'static str> {
-        let fields =
-            [("retryConstraint", self.retries.is_some()), ("sessionPersistence", self.sessions.is_some())];
-        fields.into_iter().filter(|(_, is_there)| *is_there).map(|(field, _)| field).collect()
+        let retries = self.retries.as_ref().map(|_| "retryConstraint");
+        retries.into_iter().chain(self.of_sessions()).collect()
+    }
+
+    /// Those of them that are about the requests of clients.
+    pub(crate) fn of_sessions(&self) -> Vec<&'static str> {
+        self.sessions.iter().map(|_| "sessionPersistence").collect()
     }
 
     pub(crate) fn retry_budget(&self, service: &ObjectName) -> Option<Arc<RetryBudget>> {

@@ -84,18 +84,21 @@ impl<'s> View<'s> {
         (!fields.is_empty()).then_some(message)
     }
 
-    /// The fields without effect on a Service that connections and datagrams lead to, and no
-    /// requests.
+    /// The fields without effect on a Service that connections, datagrams and questions of filters
+    /// lead to, and no requests of routes. Questions are no client's, and count to the budget.
     fn without_requests(self, declared: &Declared<TrafficTerms>, target: &Target) -> Option<String> {
-        let (fields, service) = (declared.terms.of_requests(), &target.object.name);
+        let service = &target.object.name;
         let attached =
             self.permitted_routes(service).filter(|(_, attached)| attached.iter().next().is_some());
         let kinds: BTreeSet<_> = attached.map(|(route, _)| route.kind).collect();
-        if fields.is_empty() || kinds.is_empty() || !kinds.iter().all(|kind| is_about_streams(*kind)) {
+        let asks = self.gateways_filtering_by(service).next().is_some();
+        let fields = if asks { declared.terms.of_sessions() } else { declared.terms.of_requests() };
+        let ways = kinds.iter().map(|kind| format!("{kind}s"));
+        let ways: Vec<_> = ways.chain(asks.then(|| "filters of listeners".to_owned())).collect();
+        if fields.is_empty() || ways.is_empty() || !kinds.iter().all(|kind| is_about_streams(*kind)) {
             return None;
         }
-        let kinds: Vec<_> = kinds.iter().map(|kind| format!("{kind}s")).collect();
-        Some(format!("{} on Service {service}, to which only {} lead", fields.join(", "), kinds.join(", ")))
+        Some(format!("{} on Service {service}, to which only {} lead", fields.join(", "), ways.join(", ")))
     }
 
     /// The Gateways with a route, or a filter of a listener, to what the policy targets.
