@@ -10,38 +10,50 @@ use crate::duration::parse_duration;
 /// The CRD knows no limit. A request that nothing else ends has to end some time.
 const MOST_ATTEMPTS: u32 = 1000;
 
-/// "An explicit zero value MUST disable retries", which is why it is kept.
-pub(crate) fn parse(retry: &HttpRouteRetry) -> Result<Retry, Fault> {
-    let number = |attempts: i64| {
-        let number = u32::try_from(attempts).ok().filter(|attempts| *attempts <= MOST_ATTEMPTS);
-        number.ok_or_else(|| {
-            Fault::unsupported(format!("attempts: {attempts} is not between 0 and {MOST_ATTEMPTS}"))
-        })
-    };
-    let attempts = retry.attempts.map(number).transpose()?;
-    let codes = retry.codes.as_deref().map(statuses).transpose()?;
+/// `None` if a field has no good value: each such field is one of the faults then. "An explicit
+/// zero value MUST disable retries", which is why it is kept.
+pub(crate) fn parse(retry: &HttpRouteRetry, faults: &mut Vec<Fault>) -> Option<Retry> {
+    let attempts = retry.attempts.map(number).transpose();
+    let codes = retry.codes.as_deref().map(statuses).transpose();
     let backoff = retry.backoff.as_deref().map(parse_duration).transpose();
-    let backoff = backoff.map_err(|error| Fault::unsupported(format!("backoff: {error}")))?;
-    Ok(Retry { attempts, codes: codes.map(Into::into), backoff })
+    let backoff = backoff.map_err(|error| format!("backoff: {error}"));
+    match (attempts, codes, backoff) {
+        (Ok(attempts), Ok(codes), Ok(backoff)) => {
+            Some(Retry { attempts, codes: codes.map(Into::into), backoff })
+        }
+        (attempts, codes, backoff) => {
+            let wrong = [attempts.err(), codes.err(), backoff.err()].into_iter().flatten();
+            faults.extend(wrong.map(|message| Fault::unsupported(format!("retry: {message}"))));
+            None
+        }
+    }
+}
+
+fn number(attempts: i64) -> Result<u32, String> {
+    let number = u32::try_from(attempts).ok().filter(|attempts| *attempts <= MOST_ATTEMPTS);
+    number.ok_or_else(|| format!("attempts: {attempts} is not between 0 and {MOST_ATTEMPTS}"))
 }
 
 /// Each once.
-fn statuses(written: &[i64]) -> Result<Vec<StatusCode>, Fault> {
-    let mut codes = Vec::new();
+fn statuses(written: &[i64]) -> Result<Vec<StatusCode>, String> {
+    let (mut codes, mut others) = (Vec::new(), Vec::new());
     for code in written {
-        let code = status(*code)?;
-        if !codes.contains(&code) {
-            codes.push(code);
+        match status(*code) {
+            Some(code) if codes.contains(&code) => {}
+            Some(code) => codes.push(code),
+            None => others.push(code.to_string()),
         }
     }
-    Ok(codes)
+    match others.as_slice() {
+        [] => Ok(codes),
+        [other] => Err(format!("codes: {other} is not between 400 and 599")),
+        others => Err(format!("codes: {} are not between 400 and 599", others.join(", "))),
+    }
 }
 
-fn status(code: i64) -> Result<StatusCode, Fault> {
-    let status = u16::try_from(code).ok().filter(|code| (400..600).contains(code));
-    status
-        .and_then(|code| StatusCode::from_u16(code).ok())
-        .ok_or_else(|| Fault::unsupported(format!("codes: {code} is not between 400 and 599")))
+fn status(code: i64) -> Option<StatusCode> {
+    let code = u16::try_from(code).ok().filter(|code| (400..600).contains(code))?;
+    StatusCode::from_u16(code).ok()
 }
 
 #[cfg(test)]
@@ -51,7 +63,11 @@ mod tests {
     use super::*;
 
     fn parsed(retry: Value) -> Result<(u32, Vec<u16>, u128), String> {
-        let retry = parse(&serde_json::from_value(retry).unwrap()).map_err(|fault| fault.message)?;
+        let mut faults = Vec::new();
+        let Some(retry) = parse(&serde_json::from_value(retry).unwrap(), &mut faults) else {
+            let messages: Vec<_> = faults.into_iter().map(|fault| fault.message).collect();
+            return Err(messages.join("; "));
+        };
         let codes = retry.codes().iter().map(StatusCode::as_u16).collect();
         Ok((retry.attempts(), codes, retry.backoff().as_millis()))
     }
@@ -68,13 +84,18 @@ mod tests {
             assert_eq!(parsed(retry.clone()), Ok(expected), "{retry}");
         }
         for (retry, message) in [
-            (json!({"attempts": -1}), "attempts: -1 is not between 0 and 1000"),
-            (json!({"attempts": 1001}), "attempts: 1001 is not between 0 and 1000"),
-            (json!({"codes": [500, 399]}), "codes: 399 is not between 400 and 599"),
-            (json!({"codes": [600]}), "codes: 600 is not between 400 and 599"),
+            (json!({"attempts": -1}), "retry: attempts: -1 is not between 0 and 1000"),
+            (json!({"attempts": 1001}), "retry: attempts: 1001 is not between 0 and 1000"),
+            (json!({"codes": [500, 399]}), "retry: codes: 399 is not between 400 and 599"),
+            (json!({"codes": [600]}), "retry: codes: 600 is not between 400 and 599"),
+            (
+                json!({"attempts": 1001, "codes": [200, 500, -1]}),
+                "retry: attempts: 1001 is not between 0 and 1000; retry: codes: 200, -1 are not between 400 and 599",
+            ),
         ] {
             assert_eq!(parsed(retry.clone()), Err(message.to_owned()), "{retry}");
         }
-        assert!(parsed(json!({"backoff": "1"})).unwrap_err().starts_with("backoff: \"1\" is not a duration"));
+        let wrong = parsed(json!({"backoff": "1"})).unwrap_err();
+        assert!(wrong.starts_with("retry: backoff: \"1\" is not a duration"), "{wrong}");
     }
 }

@@ -72,11 +72,11 @@ impl Terms {
             compression.clone().err(),
             grpc_web.clone().err(),
             external_auth.clone().err(),
-            defaults.clone().err(),
         ];
         let credentials = credentials::requirements(&name.namespace, spec, holders);
-        let unmet = credentials.as_ref().err().into_iter().flatten().cloned();
-        let texts: Vec<_> = faults.into_iter().flatten().chain(unmet).collect();
+        let others = [defaults.as_ref().err(), credentials.as_ref().err()];
+        let others = others.into_iter().flatten().flatten().cloned();
+        let texts: Vec<_> = faults.into_iter().flatten().chain(others).collect();
         let (
             Ok(allow),
             Ok(deny),
@@ -188,15 +188,18 @@ fn grpc_web(written: &str) -> Result<GrpcWeb, String> {
 }
 
 /// In the form that rules have. `None` if the policy has none.
-fn defaults(spec: &TrafficPolicySpec) -> Result<Option<Defaults>, String> {
-    if spec.retry.is_none() && spec.timeouts.is_none() {
-        return Ok(None);
+///
+/// # Errors
+/// Everything that is wrong with them.
+fn defaults(spec: &TrafficPolicySpec) -> Result<Option<Defaults>, Vec<String>> {
+    let mut faults = Vec::new();
+    let retry = spec.retry.as_ref().and_then(|written| retry::parse(written, &mut faults));
+    let timeouts = spec.timeouts.as_ref().and_then(|written| timeouts::parse(written, &mut faults));
+    if !faults.is_empty() {
+        return Err(faults.into_iter().map(|fault| fault.message).collect());
     }
-    let retry = spec.retry.as_ref().map(retry::parse).transpose();
-    let retry = retry.map_err(|fault| fault.within("retry").message)?;
-    let timeouts = spec.timeouts.as_ref().map(timeouts::parse).transpose();
-    let timeouts = timeouts.map_err(|fault| fault.message)?.unwrap_or_default();
-    Ok(Some(Defaults { timeouts, retry }))
+    let has_any = spec.retry.is_some() || spec.timeouts.is_some();
+    Ok(has_any.then(|| Defaults { timeouts: timeouts.unwrap_or_default(), retry }))
 }
 
 #[cfg(test)]
@@ -252,6 +255,15 @@ mod tests {
             (json!({"retry": {"backoff": "soon"}}), "retry: backoff: \"soon\" is not a duration"),
             (json!({"timeouts": {"request": "10"}}), "timeouts.request: \"10\" is not a duration"),
             (json!({"timeouts": {"backendRequest": "1 s"}}), "timeouts.backendRequest: \"1 s\" is not"),
+            (
+                json!({"retry": {"attempts": -1, "codes": [200, 503, 600]}, "timeouts": {"request": "1s", "backendRequest": "2s"}}),
+                "retry: attempts: -1 is not between 0 and 1000; retry: codes: 200, 600 are not between 400 and 599; \
+                 timeouts: backendRequest cannot be longer than request",
+            ),
+            (
+                json!({"timeouts": {"request": "10", "backendRequest": "1 s"}}),
+                "for example 1m30s (GEP-2257); timeouts.backendRequest: \"1 s\" is not a duration",
+            ),
             (
                 json!({"timeouts": {"request": "1s", "backendRequest": "2s"}}),
                 "timeouts: backendRequest cannot be longer than request",

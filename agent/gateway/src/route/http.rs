@@ -7,7 +7,7 @@ use ::http::StatusCode;
 use portcullis_api::ObjectType;
 use portcullis_api::types::httproutes::{HttpRoute, HttpRouteMatch, HttpRouteRule};
 use portcullis_api::types::shared::ParentReference;
-use portcullis_model::{BackendProtocol, RuleId, Timeouts};
+use portcullis_model::{BackendProtocol, RuleId};
 
 use super::draft::{Draft, DraftMatch, Inherited, unless_empty};
 use super::filter::RuleFilters;
@@ -61,18 +61,10 @@ impl RouteKind for HttpRoute {
         faults.extend(redirect_with_backends(rule, &filters));
         faults.extend(cors_twice(&filters, &backend_refs));
         faults.extend(prefix_to_replace(rule, &filters, &backend_refs));
-        let timeouts = rule.timeouts.as_ref().map_or_else(|| Ok(Timeouts::default()), timeouts::parse);
-        let timeouts = timeouts.unwrap_or_else(|fault| {
-            faults.push(fault);
-            Timeouts::default()
-        });
-        let retry = rule.retry.as_ref().and_then(|retry| match retry::parse(retry) {
-            Ok(retry) => Some(Box::new(retry)),
-            Err(fault) => {
-                faults.push(fault.within("retry"));
-                None
-            }
-        });
+        let timeouts = rule.timeouts.as_ref().and_then(|written| timeouts::parse(written, &mut faults));
+        let timeouts = timeouts.unwrap_or_default();
+        let retry = rule.retry.as_ref().and_then(|written| retry::parse(written, &mut faults));
+        let retry = retry.map(Box::new);
         let session = session::of(rule.session_persistence.as_ref(), &id, &mut faults);
         let joined = Vec::new();
         ParsedRule {
