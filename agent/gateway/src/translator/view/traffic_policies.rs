@@ -16,15 +16,18 @@ const ENFORCED: &str = "enforced by every agent, at each request";
 const SHARED: &str = "enforced by every agent, at each request; limits of all agents together approximately: each lets its share pass";
 const WITH_CREDENTIALS: &str = "enforced by every agent, at each request; pods of Gateways in mode Dedicated have no right to read \
      what credentials are checked against, and let no request pass";
+const SHARED_WITH_CREDENTIALS: &str = "enforced by every agent, at each request; limits of all agents together approximately: each lets its share pass; \
+     pods of Gateways in mode Dedicated have no right to read what credentials are checked against, and let no request pass";
 
 impl<'s> View<'s> {
     /// `None` if all targets are other controllers'.
     pub(super) fn traffic_policy_status(self, name: &ObjectName) -> Option<Status> {
         let has_credentials = self.holders_of_traffic(name).next().is_some();
-        let enforced = match self.traffic.is_sharing(name) {
-            _ if has_credentials => WITH_CREDENTIALS,
-            true => SHARED,
-            false => ENFORCED,
+        let enforced = match (self.traffic.is_sharing(name), has_credentials) {
+            (false, false) => ENFORCED,
+            (false, true) => WITH_CREDENTIALS,
+            (true, false) => SHARED,
+            (true, true) => SHARED_WITH_CREDENTIALS,
         };
         let is_beyond = self.traffic.remote_key_sets().is_beyond(name);
         self.targeted_status(Kind::TrafficPolicy, name, self.traffic.policies(), |target| {
