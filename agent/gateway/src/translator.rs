@@ -237,7 +237,7 @@ impl Translator {
             hierarchy: &parents.hierarchy,
             targeted: &terms.tls.policies,
             referred: &routes.policies,
-            traffic: &terms.traffic.policies,
+            traffic: &planned.traffic,
             externals: &externals.backends,
             services: &backends.reproved,
         };

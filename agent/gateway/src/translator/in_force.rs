@@ -38,6 +38,12 @@ impl<T> InForce<T> {
         self.by_target.get(target)?.first().map(|(_, policy)| policy)
     }
 
+    /// True if the policy is in force for a target, or comes next when that which is goes.
+    pub(super) fn is_in_line(&self, policy: &ObjectName, target: &Target) -> bool {
+        let mut line = self.by_target.get(target).into_iter().flatten().take(2);
+        line.any(|(_, name)| name == policy)
+    }
+
     /// The terms of the policy that is in force for a target, with its name.
     pub(super) fn terms(&self, target: &Target) -> Option<(&ObjectName, &T)> {
         let policy = self.on(target)?;

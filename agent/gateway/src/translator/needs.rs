@@ -27,7 +27,7 @@ pub(super) struct Needs {
     by_policy: BTreeMap<ObjectName, Heeded>,
     /// The policies that each Gateway heeds.
     heeding: Relation<ObjectName, ObjectName>,
-    /// By TrafficPolicy, the objects that credentials are checked against, in order.
+    /// By TrafficPolicy with effect, the objects that credentials are checked against, in order.
     by_traffic: BTreeMap<ObjectName, Box<[ObjectKey]>>,
     /// By XBackend in use, the objects with its authorities and its client certificate, in order.
     by_external: BTreeMap<ObjectName, Box<[ObjectKey]>>,
@@ -61,6 +61,7 @@ pub(super) struct Changes<'c> {
     pub targeted: &'c BTreeSet<ObjectName>,
     /// BackendTLSPolicies of Services that routes and filters of listeners refer to, or did.
     pub referred: &'c BTreeSet<ObjectName>,
+    /// TrafficPolicies that changed, or that have effect now, or none any more.
     pub traffic: &'c BTreeSet<ObjectName>,
     /// XBackends that changed, and those that changed routes refer to, or did.
     pub externals: &'c BTreeSet<ObjectName>,
@@ -189,17 +190,16 @@ impl View<'_> {
     }
 
     /// The objects that the credentials of a TrafficPolicy are checked against, in order, and those
-    /// with the authorities of the Services that its key sets are fetched from. A pod of mode
-    /// Dedicated has no right to read them: there, its targets are closed.
+    /// with the authorities of the Services that its key sets are fetched from, and that it has
+    /// asked. Nothing if it is without effect: no request needs them. Those of one that comes next
+    /// are read beforehand, or its targets would be closed until they are. A pod of mode Dedicated
+    /// has no right to read any: there, its targets are closed.
     fn credentials_of(self, policy: &ObjectName) -> Box<[ObjectKey]> {
-        match &self.settings.role {
-            AgentRole::Node => {
-                let holders: BTreeSet<_> =
-                    self.holders_of_traffic(policy).filter(|key| can_exist(key)).collect();
-                holders.into_iter().cloned().collect()
-            }
-            AgentRole::Dedicated(_) => Box::default(),
-        }
+        let is_read =
+            self.settings.role == AgentRole::Node && self.is_in_line(policy, self.traffic.policies());
+        let holders: BTreeSet<_> =
+            self.holders_of_traffic(policy).filter(|key| is_read && can_exist(key)).collect();
+        holders.into_iter().cloned().collect()
     }
 
     /// The same of an XBackend. Pods of a single Gateway have no rights to any.
@@ -363,10 +363,16 @@ mod tests {
                 "spec": {"targetRefs": [{"group": "", "kind": "Service", "name": service}], "validation":
                     {"hostname": "a.b", "caCertificateRefs": [{"group": "", "kind": "ConfigMap", "name": ca}]}}})
         };
+        let class = json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "GatewayClass",
+            "metadata": {"name": "ours"}, "spec": {"controllerName": "c"}});
+        let gateway = json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway",
+            "metadata": {"name": "a", "namespace": "edge"},
+            "spec": {"gatewayClassName": "ours", "listeners": []}});
         let set = |manifest: &Value| Change::Set(Object::from_json(manifest.clone()).unwrap().unwrap());
         let needs = |role| {
             let settings = Settings { controller_name: "c".to_owned(), role, ..Settings::default() };
             let mut translator = Translator::new(settings);
+            translator.apply(vec![set(&class), set(&gateway)]);
             let mut added = translator.apply(vec![set(&policy)]).needs.added;
             for tls in [tls("login", "ca"), tls("sign-in", "ca-of-auth")] {
                 added.extend(translator.apply(vec![set(&tls)]).needs.added);
@@ -389,6 +395,64 @@ mod tests {
         assert_eq!(read, all);
         // It has no right to.
         assert!(needs(AgentRole::Dedicated(ObjectName::new("edge", "a"))).is_empty());
+    }
+
+    /// Secrets are read as long as a policy that refers to them is in force for something of ours,
+    /// or comes next there.
+    #[test]
+    fn policies_without_effect_have_nothing_read() {
+        let set = |kind: &str, name: &str, spec: Value| {
+            let version = match kind {
+                "TrafficPolicy" => "portcullis.dev/v1alpha1",
+                _ => "gateway.networking.k8s.io/v1",
+            };
+            let manifest = json!({"apiVersion": version, "kind": kind,
+                "metadata": {"name": name, "namespace": "edge"}, "spec": spec});
+            Change::Set(Object::from_json(manifest).unwrap().unwrap())
+        };
+        let delete = |kind, name: &str| Change::Delete(ObjectKey::new(kind, ObjectName::new("edge", name)));
+        let policy = |name: &str, kind: &str, section: &str| {
+            let target = json!({"group": "gateway.networking.k8s.io", "kind": kind, "name": "a",
+                "sectionName": section});
+            let users = json!({"secretRef": {"name": format!("of-{name}")}});
+            set("TrafficPolicy", name, json!({"targetRefs": [target], "basic": users}))
+        };
+        let gateway = |class: &str| {
+            let listeners = json!([{"name": "l", "port": 80, "protocol": "HTTP"}]);
+            set("Gateway", "a", json!({"gatewayClassName": class, "listeners": listeners}))
+        };
+        let route = |rule: &str| {
+            set("HTTPRoute", "a", json!({"parentRefs": [{"name": "a"}], "rules": [{"name": rule}]}))
+        };
+        let class =
+            |name: &str, controller: &str| set("GatewayClass", name, json!({"controllerName": controller}));
+        let mut translator =
+            Translator::new(Settings { controller_name: "c".to_owned(), ..Settings::default() });
+        let mut read = BTreeSet::<String>::new();
+        for (change, expected) in [
+            (class("ours", "c"), ""),
+            (class("theirs", "d"), ""),
+            (policy("p", "Gateway", "l"), ""),
+            (gateway("theirs"), ""),
+            (gateway("ours"), "of-p"),
+            // The first by name is in force, and the second comes next.
+            (policy("q", "Gateway", "l"), "of-p of-q"),
+            (policy("r", "Gateway", "l"), "of-p of-q"),
+            (delete(Kind::TrafficPolicy, "p"), "of-q of-r"),
+            (policy("q", "Gateway", "other"), "of-r"),
+            (policy("r", "HTTPRoute", "rule"), ""),
+            (route("other"), ""),
+            (route("rule"), "of-r"),
+            (gateway("theirs"), ""),
+            (gateway("ours"), "of-r"),
+            (delete(Kind::HttpRoute, "a"), ""),
+        ] {
+            let needs = translator.apply(vec![change]).needs;
+            assert!(needs.removed.iter().all(|key| read.remove(&*key.name.name)), "{needs:?}");
+            assert!(needs.added.iter().all(|key| read.insert(key.name.name.to_string())), "{needs:?}");
+            let read: Vec<_> = read.iter().map(String::as_str).collect();
+            assert_eq!(read.join(" "), expected);
+        }
     }
 
     /// The ConfigMap is read, and the policy has a status, as long as a listener asks the Service.

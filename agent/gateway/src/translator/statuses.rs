@@ -35,6 +35,8 @@ pub(super) struct ChangedStatuses {
     pub(super) forgotten: BTreeSet<ObjectKey>,
     pub(super) orphaned: BTreeMap<ObjectKey, Status>,
     pub(super) problems: BTreeMap<ObjectKey, Vec<String>>,
+    /// TrafficPolicies that changed, or whose targets may be there now, or not any more.
+    pub(super) traffic: BTreeSet<ObjectName>,
 }
 
 /// The changes of the other stages that statuses report on.
@@ -89,6 +91,9 @@ impl Statuses {
     pub(super) fn update(&mut self, changes: Changes<'_>, view: View<'_>) -> ChangedStatuses {
         let mut changed = ChangedStatuses::default();
         for key in changes.affected(view) {
+            if key.kind == Kind::TrafficPolicy {
+                changed.traffic.insert(key.name.clone());
+            }
             self.update_status(&key, view, &mut changed);
             self.update_problems(key, view, &mut changed);
         }

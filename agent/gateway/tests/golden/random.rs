@@ -529,7 +529,9 @@ fn listener_policy(namespace: &str, dice: &mut Dice) -> Value {
 }
 
 fn traffic_policy(namespace: &str, dice: &mut Dice) -> Value {
-    let (namespace, name) = dice.pick(&[(namespace, "p"), (namespace, "q"), (MOST_CHANGED.0, "p")]);
+    // Of three on one target, the last has no effect, and is not the next to have any.
+    let (namespace, name) =
+        dice.pick(&[(namespace, "p"), (namespace, "q"), (namespace, "r"), (MOST_CHANGED.0, "p")]);
     let target = |dice: &mut Dice| {
         let (kind, name, section) = dice.pick(&[
             ("Gateway", "one", "l0"),

@@ -60,6 +60,14 @@ impl View<'_> {
         superseded(kind, name, policies.on(target), &what)
     }
 
+    /// True if a policy is in force for a target that is there and this controller's, or comes next
+    /// there. Any other is without effect, whatever it refers to.
+    pub(in crate::translator) fn is_in_line<T>(self, name: &ObjectName, policies: &InForce<T>) -> bool {
+        let targets = policies.get(name).into_iter().flat_map(|policy| &policy.targets);
+        let mut targets = targets.filter(|target| policies.is_in_line(name, target));
+        targets.any(|target| matches!(self.find(target), Found::Ours))
+    }
+
     /// Targets that no entry of the status can be about.
     pub(super) fn targets_left_out<T>(self, policy: &Declared<T>) -> Vec<String> {
         let misnamed = policy.misnamed.iter().map(|fault| fault.message.clone());
