@@ -58,6 +58,11 @@ impl AuthServices {
         self.named.get(policy)?.service.as_ref()
     }
 
+    /// The policies that name a Service, found or not.
+    pub(super) fn naming(&self, service: &ObjectName) -> impl Iterator<Item = &ObjectName> {
+        self.by_service.of(service)
+    }
+
     /// Looks up the service that a policy names, in place of the one that it named before.
     ///
     /// # Errors

@@ -72,8 +72,9 @@ impl Hierarchy {
     }
 
     /// The Gateway that an object's listeners are merged into: its parent, or itself.
-    pub(super) fn gateway_of<'n>(&'n self, key: &'n ParentKey) -> Option<&'n ObjectName> {
-        self.nodes.get(key)?.gateway(key)
+    pub(super) fn gateway_of(&self, key: &ParentKey) -> Option<&ObjectName> {
+        let (own, node) = self.nodes.get_key_value(key)?;
+        node.gateway(own)
     }
 
     /// True if the Gateway exists, is ours and has addresses of its own.

@@ -118,6 +118,11 @@ impl RemoteKeySets {
         self.beyond.contains(policy)
     }
 
+    /// The policies that have sets fetched from a Service, found or not.
+    pub(super) fn fetching_from(&self, service: &ObjectName) -> impl Iterator<Item = &ObjectName> {
+        self.by_service.of(service)
+    }
+
     /// The Services that a policy has sets fetched from, found or not.
     pub(super) fn services(&self, policy: &ObjectName) -> impl Iterator<Item = &ObjectName> {
         self.by_policy.get(policy).into_iter().flat_map(|fetching| &fetching.services)

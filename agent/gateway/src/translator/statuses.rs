@@ -181,6 +181,12 @@ impl Changes<'_> {
         affected.extend(gateways.flat_map(|gateway| members(gateway, view.hierarchy)));
         let policies: Vec<_> = affected.iter().flat_map(|key| policies_on(key, view)).collect();
         affected.extend(policies);
+        let asked = asked_at(&affected, view);
+        for service in asked.iter().chain(&self.traffic.asked) {
+            let policies = view.policies.on(service);
+            affected.extend(policies.map(|name| ObjectKey::new(Kind::BackendTlsPolicy, name.clone())));
+            affected.extend(view.backend_policies.on(service));
+        }
         affected
     }
 
@@ -212,6 +218,16 @@ fn policies_on(key: &ObjectKey, view: View<'_>) -> Vec<ObjectKey> {
         policies.extend(protecting.map(|name| ObjectKey::new(Kind::TrafficPolicy, name.clone())));
     }
     policies
+}
+
+/// The Services that TrafficPolicies among these objects ask, or those on children of the routes
+/// among them, which are attached where these are.
+fn asked_at(affected: &BTreeSet<ObjectKey>, view: View<'_>) -> BTreeSet<ObjectName> {
+    let policies = affected.iter().filter(|key| key.kind == Kind::TrafficPolicy).map(|key| &key.name);
+    let families = affected.iter().filter_map(|key| view.routes.get(key)?.family.as_ref());
+    let children = families.flat_map(|bound| &bound.family.children).map(|report| &report.child);
+    let on_children = children.flat_map(|child| view.traffic.policies().policies_on(child));
+    policies.chain(on_children).flat_map(|policy| view.traffic.asked_by(policy)).cloned().collect()
 }
 
 fn gateway_key(name: &ObjectName) -> ObjectKey {

@@ -52,6 +52,8 @@ pub(super) struct ChangedTraffic {
     pub(super) key_sets: Option<Arc<[Arc<RemoteKeySet>]>>,
     /// Of Services with keys, and of auth services.
     pub(super) uses: ChangedUses,
+    /// Services that policies ask which are read again, or asked before.
+    pub(super) asked: BTreeSet<ObjectName>,
 }
 
 // === impl TrafficPolicies ===
@@ -93,10 +95,12 @@ impl TrafficPolicies {
         for name in affected {
             let policy = objects.traffic_policies.get(&name);
             let jwt = policy.and_then(|policy| policy.spec.jwt.as_ref());
+            now_changed.asked.extend(self.asked_by(&name).cloned());
             let uses = (&mut now_changed.uses, &mut are_others);
             let remote = self.remote.replace(&name, jwt, services, uses);
             let written = policy.and_then(|policy| policy.spec.external_auth.as_ref());
             let auth = self.auth_services.replace(&name, written, &services, &mut now_changed.uses);
+            now_changed.asked.extend(self.asked_by(&name).cloned());
             let holders = policy.map(|policy| credentials::references(&name.namespace, &policy.spec));
             let mut sources = Holders { objects, parsed: &mut self.parsed, remote: &remote };
             let now = policy.map(|policy| declared(&name, policy, &mut sources, auth));
@@ -167,9 +171,15 @@ impl TrafficPolicies {
         self.holders.get(policy).into_iter().flatten()
     }
 
-    /// The Service that a policy has asked, found or not.
-    pub(super) fn auth_service(&self, policy: &ObjectName) -> Option<&ObjectName> {
-        self.auth_services.of(policy)
+    /// The Services that a policy has key sets fetched from, and the one that it has asked about
+    /// requests, found or not.
+    pub(super) fn asked_by(&self, policy: &ObjectName) -> impl Iterator<Item = &ObjectName> {
+        self.remote.services(policy).chain(self.auth_services.of(policy))
+    }
+
+    /// The policies that so ask a Service.
+    pub(super) fn asking<'p>(&'p self, service: &'p ObjectName) -> impl Iterator<Item = &'p ObjectName> {
+        self.remote.fetching_from(service).chain(self.auth_services.naming(service))
     }
 
     pub(super) fn remote_key_sets(&self) -> &RemoteKeySets {

@@ -16,8 +16,8 @@ use crate::translator::in_force::InForce;
 use crate::{Fault, Reason};
 
 impl<'s> View<'s> {
-    /// `None` if no route or filter of one of our Gateways refers to what it targets, and all of it
-    /// is there.
+    /// `None` if no route, filter or TrafficPolicy of one of our Gateways refers to what it
+    /// targets, and all of it is there.
     pub(super) fn backend_policy_status(self, name: &ObjectName) -> Option<Status> {
         let policies = self.backend_policies.policies();
         let by_services = self.status_by_services(Kind::BackendPolicy, name, policies, |declared| {
@@ -85,23 +85,29 @@ impl<'s> View<'s> {
     }
 
     /// The fields without effect on a Service that connections, datagrams and questions of filters
-    /// lead to, and no requests of routes. Questions are no client's, and count to the budget.
+    /// and policies lead to, and no requests of routes. Questions are no client's, and count to the
+    /// budget.
     fn without_requests(self, declared: &Declared<TrafficTerms>, target: &Target) -> Option<String> {
         let service = &target.object.name;
         let attached =
             self.permitted_routes(service).filter(|(_, attached)| attached.iter().next().is_some());
         let kinds: BTreeSet<_> = attached.map(|(route, _)| route.kind).collect();
-        let asks = self.gateways_filtering_by(service).next().is_some();
-        let fields = if asks { declared.terms.of_sessions() } else { declared.terms.of_requests() };
+        let filters = self.gateways_filtering_by(service).next().map(|_| "filters of listeners".to_owned());
+        let policies = self.gateways_asking(service).first().map(|_| "TrafficPolicies".to_owned());
+        let fields = match filters.is_some() || policies.is_some() {
+            true => declared.terms.of_sessions(),
+            false => declared.terms.of_requests(),
+        };
         let ways = kinds.iter().map(|kind| format!("{kind}s"));
-        let ways: Vec<_> = ways.chain(asks.then(|| "filters of listeners".to_owned())).collect();
+        let ways: Vec<_> = ways.chain(filters).chain(policies).collect();
         if fields.is_empty() || ways.is_empty() || !kinds.iter().all(|kind| is_about_streams(*kind)) {
             return None;
         }
         Some(format!("{} on Service {service}, to which only {} lead", fields.join(", "), ways.join(", ")))
     }
 
-    /// The Gateways with a route, or a filter of a listener, to what the policy targets.
+    /// The Gateways with a route, a filter of a listener or a TrafficPolicy that leads to what the
+    /// policy targets.
     fn gateways_of_backend_policy<T>(self, policy: &Declared<T>) -> BTreeSet<&'s ObjectName> {
         let mut gateways = BTreeSet::new();
         for service in policy.targets.iter().map(|target| &target.object.name) {
@@ -109,6 +115,7 @@ impl<'s> View<'s> {
             let parents = attached.map(|((parent, _), _)| parent);
             gateways.extend(parents.filter_map(|parent| self.hierarchy.gateway_of(parent)));
             gateways.extend(self.gateways_filtering_by(service));
+            gateways.extend(self.gateways_asking(service));
         }
         gateways
     }

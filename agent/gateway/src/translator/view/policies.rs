@@ -14,11 +14,13 @@ use crate::translator::listeners::Tls;
 use crate::{Fault, Grants, Reason};
 
 impl<'s> View<'s> {
-    /// `None` if no route and no filter of one of our Gateways refers to what the policy targets:
-    /// then it is not ours to speak about.
+    /// `None` if no route, filter or TrafficPolicy of one of our Gateways refers to what the policy
+    /// targets: then it is not ours to speak about.
     pub(super) fn policy_status(self, name: &ObjectName) -> Option<Status> {
         let declared = self.policies.get(name)?;
-        let gateways = self.heeding_gateways(name);
+        let mut gateways = self.heeding_gateways(name);
+        let services = self.policies.services(name);
+        gateways.extend(services.iter().flat_map(|service| self.gateways_asking(service)));
         let mut faults: Vec<_> =
             declared.targets.iter().filter_map(|target| self.target_fault(name, target)).collect();
         // That another policy is in force "MUST" be said, and has a reason of its own.
@@ -36,7 +38,8 @@ impl<'s> View<'s> {
     }
 
     /// The Gateways with a route, or a filter of a listener, by which the agents speak to what the
-    /// policy targets.
+    /// policy targets. Those of TrafficPolicies are not among them: it is all agents that read what
+    /// these need, and pods of mode Dedicated have no right to.
     pub(in crate::translator) fn heeding_gateways(self, policy: &ObjectName) -> BTreeSet<&'s ObjectName> {
         let mut gateways = BTreeSet::new();
         for service in &self.policies.services(policy) {

@@ -87,6 +87,11 @@ impl View<'_> {
         }
     }
 
+    /// True if the target is there, and this controller's.
+    pub(super) fn is_ours(self, target: &Target) -> bool {
+        matches!(self.find(target), Found::Ours)
+    }
+
     fn find(self, target: &Target) -> Found {
         let object = &target.object;
         if self.objects.get(object).is_none() {

@@ -1,5 +1,7 @@
 //! Statuses of TrafficPolicies, and what the statuses of their targets say of them.
 
+use std::collections::BTreeSet;
+
 use portcullis_api::{Kind, ObjectKey};
 use portcullis_model::ObjectName;
 
@@ -10,7 +12,7 @@ use crate::status::{Effect, Status};
 use crate::translator::parsed::parents_of;
 use crate::translator::remote_key_sets::MOST_OF_NAMESPACE;
 use crate::translator::routes::RouteState;
-use crate::{Fault, Reason};
+use crate::{Fault, Grants, Reason};
 
 const ENFORCED: &str = "enforced by every agent, at each request";
 const SHARED: &str = "enforced by every agent, at each request; limits of all agents together approximately: each lets its share pass";
@@ -50,21 +52,56 @@ impl<'s> View<'s> {
         self,
         name: &ObjectName,
     ) -> impl Iterator<Item = &'s ObjectKey> {
-        let of_keys = self.traffic.remote_key_sets().services(name);
-        let services = of_keys.chain(self.traffic.auth_service(name));
-        let policies = services.flat_map(move |service| self.policies.on(service));
+        let asked = self.traffic.asked_by(name);
+        let policies = asked.flat_map(move |service| self.policies.on(service));
         let declared = policies.filter_map(move |policy| self.policies.get(policy));
         self.traffic.holders(name).chain(declared.flat_map(|declared| &declared.holders))
+    }
+
+    /// The Gateways of what policies are in force for that have a Service asked, and may.
+    pub(super) fn gateways_asking(self, service: &ObjectName) -> BTreeSet<&'s ObjectName> {
+        let grants = Grants::new(self.objects);
+        let permitted = self.traffic.asking(service).filter(|policy| {
+            let (from, to) = (&policy.namespace, &service.namespace);
+            grants.permits(Kind::TrafficPolicy, from, Kind::Service, to, &service.name)
+        });
+        permitted.flat_map(|policy| self.gateways_of_traffic(policy)).collect()
+    }
+
+    /// The Gateways at which a policy is in force for listeners or routes.
+    fn gateways_of_traffic(self, policy: &ObjectName) -> BTreeSet<&'s ObjectName> {
+        let policies = self.traffic.policies();
+        let targets = policies.get(policy).into_iter().flat_map(|declared| &declared.targets);
+        let mut gateways = BTreeSet::new();
+        for target in targets.filter(|it| policies.on(it) == Some(policy) && self.is_ours(it)) {
+            match ParentKey::of(&target.object) {
+                Some(parent) => gateways.extend(self.hierarchy.gateway_of(&parent)),
+                None => gateways.extend(self.gateways_of_route(&target.object)),
+            }
+        }
+        gateways
+    }
+
+    /// The Gateways that a route is attached to, by itself or as a child.
+    fn gateways_of_route(self, key: &ObjectKey) -> BTreeSet<&'s ObjectName> {
+        let parents = self.routes.get(key).into_iter().flat_map(|state| self.families_of(key, state));
+        let routes = parents.filter(|parent| self.is_bound(parent, key)).chain([key.clone()]);
+        let states = routes.filter_map(|route| self.routes.get(&route));
+        let listeners = states.flat_map(|state| state.attached.iter());
+        listeners.filter_map(|((parent, _), _)| self.hierarchy.gateway_of(parent)).collect()
+    }
+
+    /// True if a route has another one as its child.
+    fn is_bound(self, parent: &ObjectKey, child: &ObjectKey) -> bool {
+        let family = self.routes.family(parent);
+        family.is_some_and(|family| family.report(child).is_some_and(|report| report.is_bound()))
     }
 
     /// True if a parent of ours accepts the route, or takes it as its child.
     fn is_served_route(self, key: &ObjectKey) -> bool {
         let Some(state) = self.routes.get(key) else { return false };
         state.verdicts.iter().any(|verdict| verdict.refusal.is_none())
-            || self.families_of(key, state).any(|parent| {
-                let family = self.routes.family(&parent);
-                family.is_some_and(|family| family.report(key).is_some_and(|report| report.is_bound()))
-            })
+            || self.families_of(key, state).any(|parent| self.is_bound(&parent, key))
     }
 
     /// True if the route is attached to a parent of ours, or wants to be; by itself or as a child.
@@ -117,11 +154,7 @@ impl<'s> View<'s> {
         };
         let mut texts = Vec::new();
         for parent in self.families_of(key, state) {
-            let is_bound = self
-                .routes
-                .family(&parent)
-                .is_some_and(|family| family.report(key).is_some_and(|report| report.is_bound()));
-            if is_bound && !on(&parent).is_empty() {
+            if self.is_bound(&parent, key) && !on(&parent).is_empty() {
                 texts.push("what the parent route has".to_owned());
             }
         }
