@@ -18,6 +18,7 @@ use http_body::{Frame, SizeHint};
 
 use crate::core::window::Window;
 use crate::upstream::http2::wire::{Metering, Touched};
+use crate::upstream::http2::{Http2Error, refuse_padding};
 
 /// Bytes of a piece: at least, however small the frames are, and at most. From 16 KiB on the
 /// allocator adds a page to each.
@@ -56,7 +57,7 @@ enum End {
     Open,
     Trailers(HeaderMap),
     Complete,
-    Broken(h2::Error),
+    Broken(Http2Error),
 }
 
 // === impl Inboxes ===
@@ -131,7 +132,7 @@ impl Http2Body {
         &mut self,
         cx: &mut Context<'_>,
         most: usize,
-    ) -> Poll<Option<Result<Frame<Bytes>, h2::Error>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, Http2Error>>> {
         let mut inbox = self.inbox.borrow_mut();
         let bytes = inbox.take(most);
         if !bytes.is_empty() {
@@ -151,7 +152,9 @@ impl Http2Body {
             // "a server MAY request that the client abort transmission of a request without error
             // by sending a RST_STREAM with an error code of NO_ERROR after sending a complete
             // response" (RFC 9113 section 8.1).
-            End::Broken(error) if error.reason() == Some(Reason::NO_ERROR) => Poll::Ready(None),
+            End::Broken(Http2Error::Library(error)) if error.reason() == Some(Reason::NO_ERROR) => {
+                Poll::Ready(None)
+            }
             End::Broken(error) => Poll::Ready(Some(Err(error))),
         }
     }
@@ -179,11 +182,14 @@ impl Inbox {
                         has_more = true;
                     }
                 }
-                Poll::Ready(Some(Err(error))) => self.end = End::Broken(error),
+                Poll::Ready(Some(Err(error))) => self.end = End::Broken(error.into()),
                 Poll::Ready(None) => match self.incoming.poll_trailers(&mut cx) {
-                    Poll::Ready(Ok(Some(trailers))) => self.end = End::Trailers(trailers),
+                    Poll::Ready(Ok(Some(mut trailers))) => {
+                        let refused = refuse_padding(&mut trailers);
+                        self.end = refused.map_or_else(End::Broken, |()| End::Trailers(trailers));
+                    }
                     Poll::Ready(Ok(None)) => self.end = End::Complete,
-                    Poll::Ready(Err(error)) => self.end = End::Broken(error),
+                    Poll::Ready(Err(error)) => self.end = End::Broken(error.into()),
                     Poll::Pending => break,
                 },
                 Poll::Pending => break,
