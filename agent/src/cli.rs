@@ -157,6 +157,9 @@ pub(crate) struct RunArgs {
     /// Header fields of a response: a backend that sends more has failed (502)
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..=1000), env = "PORTCULLIS_MAX_RESPONSE_FIELDS")]
     pub max_response_fields: u16,
+    /// The code that reads requests of HTTP/1 and writes their responses
+    #[arg(long, value_enum, default_value_t, env = "PORTCULLIS_HTTP1")]
+    pub http1: Http1Choice,
     /// Connections of TCP listeners and datagrams of UDP listeners in the kernel, where nothing
     /// needs user space
     #[arg(long, value_enum, default_value_t, env = "PORTCULLIS_FORWARDING")]
@@ -374,6 +377,15 @@ pub(crate) enum ForwardingChoice {
     /// The kernel where this node allows it, else user space, saying why
     #[default]
     Auto,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Http1Choice {
+    /// The agent's own, as far as requests have nothing unusual; the HTTP library for others
+    Own,
+    /// The HTTP library
+    #[default]
+    Library,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]

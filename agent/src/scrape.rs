@@ -81,6 +81,7 @@ fn traffic(stats: Stats) -> Traffic {
         own_answers: answers.collect(),
         auth: auth.collect(),
         access_log_lost: stats.access_log_lost,
+        http1_by_library: stats.http1_by_library,
         upstream_connects: stats.upstream_connects,
         upstream_connect_failures: stats.upstream_connect_failures,
         upstream_retries: stats.upstream_retries,

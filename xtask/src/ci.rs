@@ -45,11 +45,13 @@ const STEPS: &[Step] = &[
     Step { name: "tidy", run: |_| tidy::run(&tidy::Args::default()), fatal: false },
     Step { name: "build", run: |_| build(), fatal: true },
     Step { name: "test", run: tests::run, fatal: false },
+    Step { name: "test, own HTTP/1", run: tests::run_with_own_http1, fatal: false },
     Step { name: "demo, ebpf", run: |_| demo(demo::Datapath::Ebpf), fatal: false },
     Step { name: "demo, userspace", run: |_| demo(demo::Datapath::Userspace), fatal: false },
     Step { name: "sign-in", run: sign_in, fatal: false },
     Step { name: "clients", run: |_| clients(), fatal: false },
-    Step { name: "attack", run: |_| attack(), fatal: false },
+    Step { name: "attack", run: |_| attack("library"), fatal: false },
+    Step { name: "attack, own HTTP/1", run: |_| attack("own"), fatal: false },
     Step { name: "instructions", run: |_| instructions(), fatal: false },
     Step { name: "check files", run: |_| check_files(), fatal: false },
     Step { name: "deny", run: |_| deny::run(&deny::Args {}), fatal: false },
@@ -129,9 +131,10 @@ fn clients() -> Result<()> {
     command::run(clients.args(["clients", "--quick", "--binary"]).arg(build::debug_program()))
 }
 
-/// Everything that clients and backends may try, at a tenth of its size.
-fn attack() -> Result<()> {
+/// Everything that clients and backends may try, at a tenth of its size, with this code for HTTP/1.
+fn attack(http1: &str) -> Result<()> {
     let mut attack = pass_on::ATTACK.command();
+    attack.env("PORTCULLIS_HTTP1", http1);
     command::run(attack.args(["--quick", "--binary"]).arg(build::debug_program()))
 }
 

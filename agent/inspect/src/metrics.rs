@@ -75,6 +75,8 @@ pub struct Traffic {
     /// Questions to external auth services, by outcome.
     pub auth: Vec<(&'static str, u64)>,
     pub access_log_lost: u64,
+    /// Requests of HTTP/1 that the HTTP library read.
+    pub http1_by_library: u64,
     pub upstream_connects: u64,
     pub upstream_connect_failures: u64,
     pub upstream_retries: u64,
@@ -376,6 +378,9 @@ fn requests(registry: &mut Registry, traffic: &Traffic) {
         "Lines of access logs that were not taken in time",
         lost,
     );
+    let by_library = traffic.http1_by_library;
+    let help = "Requests of HTTP/1 that the HTTP library read, not the agent's own code";
+    counter(registry, "portcullis_http1_by_library", help, by_library);
     counter(
         registry,
         "http_server_requests_unrouted",

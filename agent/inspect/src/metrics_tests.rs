@@ -57,6 +57,7 @@ fn everything() -> Metrics {
             auth: vec![("denied", 6)],
             handshake_failures: vec![("timeout", 5)],
             mirrored: vec![("behind", 8)],
+            http1_by_library: 23,
             chosen: vec![("node", 7)],
             backends: vec![(
                 BackendName("app/web:80".into()),
@@ -125,6 +126,7 @@ fn everything_given_is_shown() {
         "portcullis_endpoints_chosen_total{locality=\"node\"} 7".to_owned(),
         "portcullis_endpoint_out{backend=\"app/web:80\",endpoint=\"10.0.0.1:80\",reason=\"ejected\"} 1"
             .to_owned(),
+        "portcullis_http1_by_library_total 23".to_owned(),
         "portcullis_endpoint_ejections_total{backend=\"app/web:80\"} 3".to_owned(),
         "portcullis_endpoint_checks_total{backend=\"app/web:80\",outcome=\"failed\"} 4".to_owned(),
         "portcullis_endpoints_checked 2".to_owned(),

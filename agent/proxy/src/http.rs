@@ -2,8 +2,9 @@
 //! the way to a backend or an answer of the gateway's own.
 //!
 //! The HTTP library parses and writes messages in `connection`, `service`, `forward`, `body` and
-//! `upgrade`. All that is decided, changed, counted and logged is in the other files, which do not
-//! know it: they take any [`Head`](crate::core::head::Head).
+//! `upgrade`; what is certain of HTTP/1 is read and written in `h1` without it, and `detour` leads
+//! from one to the other. All that is decided, changed, counted and logged is in the other files,
+//! which know neither: they take any [`Head`](crate::core::head::Head).
 
 pub(crate) mod answer;
 pub(crate) mod auth;
@@ -14,12 +15,15 @@ pub(crate) mod compress;
 pub(crate) mod connection;
 pub(crate) mod cors;
 pub(crate) mod decide;
+pub(crate) mod detour;
 pub(crate) mod edge;
 pub(crate) mod encoder;
 pub(crate) mod forward;
 pub(crate) mod grpc;
 pub(crate) mod grpc_web;
+pub(crate) mod h1;
 pub(crate) mod headers;
+pub(crate) mod library;
 pub(crate) mod loops;
 pub(crate) mod path;
 pub(crate) mod plan;

@@ -286,8 +286,14 @@ impl Core {
             too_large: LogLimit::default(),
             tls_failed: LogLimit::default(),
         };
-        let service =
-            Rc::new(Service { snapshot: snapshot.clone(), router, forwarder, authorizer, encoders });
+        let service = Rc::new(Service {
+            snapshot: snapshot.clone(),
+            router,
+            forwarder,
+            authorizer,
+            encoders,
+            http1: settings.http1,
+        });
         let server = Rc::new(Server { opener, clients: clients.clone(), service, stream_forwarder });
         Self {
             settings,

@@ -13,6 +13,7 @@ pub(crate) mod http1;
 pub(crate) mod http2;
 pub(crate) mod key_sets;
 pub(crate) mod mirror;
+pub(crate) mod plain;
 pub(crate) mod pool;
 pub(crate) mod proxy_header;
 pub(crate) mod request;

@@ -16,6 +16,7 @@ use portcullis_proxy::{LogOutput, Settings};
 use serde_json::Value;
 use support::origin::Origin;
 use support::rules::rule;
+use support::settings::settings;
 use support::via::{Client, Via};
 use support::world::{World, eventually};
 
@@ -32,7 +33,7 @@ async fn world_behind(trusted_hops: usize, log: AccessLog) -> (World, Origin, Pi
     let (reader, writer) = std::io::pipe().unwrap();
     let access_log = LogOutput::File(Arc::new(File::from(OwnedFd::from(writer))));
     let drain = Duration::from_millis(500);
-    let mut world = World::with(Settings { access_log, drain, trusted_hops, ..Settings::default() });
+    let mut world = World::with(Settings { access_log, drain, trusted_hops, ..settings() });
     let origin = Origin::http1().await;
     world.backend("echo", BackendProtocol::Http1, &[origin.address]);
     world.http("*", vec![rule()]);

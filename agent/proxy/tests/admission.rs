@@ -24,6 +24,7 @@ use support::backend::Backend;
 use support::client;
 use support::fixture::{Gateway, ListenerSpec, RouteSpec, snapshot};
 use support::l4::{backends, echo, listener, passthrough, tcp, to};
+use support::settings::settings;
 use support::world::eventually;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
@@ -343,7 +344,7 @@ async fn datagrams_are_dropped_and_sessions_counted() {
     let reserved = UdpSocket::bind("127.0.0.1:0").unwrap();
     let address = reserved.local_addr().unwrap();
     drop(reserved);
-    let settings = Settings { cores: 1, sockets: SocketMode::Steered, ..Settings::default() };
+    let settings = Settings { cores: 1, sockets: SocketMode::Steered, ..settings() };
     let proxy = Proxy::start(settings).unwrap();
     let serve = async |admission: Admission| {
         let serves = Serves::Udp(to(&[("app/echo:1", 1)]));

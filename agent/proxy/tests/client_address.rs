@@ -18,6 +18,7 @@ use portcullis_model::{
 use portcullis_proxy::{LogOutput, NotAdmitted, Settings};
 use support::origin::Origin;
 use support::rules::rule;
+use support::settings::settings;
 use support::via::{Client, Via};
 use support::world::World;
 
@@ -208,7 +209,7 @@ async fn the_access_log_has_the_addresses_that_the_gateways_owner_believes() {
     let (mut reader, writer): (PipeReader, _) = std::io::pipe().unwrap();
     let access_log = LogOutput::File(Arc::new(std::fs::File::from(std::os::fd::OwnedFd::from(writer))));
     let drain = Duration::from_secs(1);
-    let mut world = World::with(Settings { access_log, drain, ..Settings::default() });
+    let mut world = World::with(Settings { access_log, drain, ..settings() });
     let origin = Origin::http1().await;
     world.backend("echo", BackendProtocol::Http1, &[origin.address]);
     world.http("*", vec![rule()]);

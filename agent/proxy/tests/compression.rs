@@ -17,6 +17,7 @@ use portcullis_proxy::Settings;
 use support::backend::Backend;
 use support::origin::serve_raw;
 use support::rules::rule;
+use support::settings::settings;
 use support::via::{Client, Via};
 use support::world::{World, host_of};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -213,7 +214,7 @@ async fn a_response_goes_as_it_is_where_there_is_no_memory_to_compress_it() {
     let (address, tell) = in_two_pieces().await;
     let backend = Backend::start(answer).await;
     // Of each core's half a quarter is for encoders: enough for one of gzip.
-    let mut world = World::with(Settings { buffers: 2 * 4 * (512 << 10), ..Settings::default() });
+    let mut world = World::with(Settings { buffers: 2 * 4 * (512 << 10), ..settings() });
     world.backend("echo", BackendProtocol::Http1, &[backend.address]);
     world.backend("slow", BackendProtocol::Http1, &[address]);
     world.http("*", vec![rule(), rule().prefix("/slow").to("slow")]);

@@ -12,6 +12,7 @@ use portcullis_model::BackendProtocol;
 use portcullis_proxy::Settings;
 use support::origin::Origin;
 use support::rules::rule;
+use support::settings::settings;
 use support::via::{Client, Via};
 use support::world::{World, eventually};
 use tokio::net::TcpStream;
@@ -23,7 +24,7 @@ const FREE: usize = 64;
 async fn clients_do_not_take_the_descriptors_of_backends() {
     // Of this process, which has backend and clients in it, too.
     let next = File::open("/dev/null").unwrap().as_raw_fd() as usize;
-    let settings = Settings { client_descriptors: (next + FREE) as u64, ..Settings::default() };
+    let settings = Settings { client_descriptors: (next + FREE) as u64, ..settings() };
     let mut world = World::with(settings);
     let origin = Origin::http1().await;
     world.backend("echo", BackendProtocol::Http1, &[origin.address]);

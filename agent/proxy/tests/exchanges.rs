@@ -11,6 +11,7 @@ use portcullis_proxy::Settings;
 use support::client::raw;
 use support::origin::Origin;
 use support::rules::{RuleSpec, edit, rule};
+use support::settings::settings;
 use support::via::{Client, Reply, Via};
 use support::world::World;
 
@@ -434,7 +435,7 @@ async fn a_client_that_names_no_host_reaches_both_kinds_of_backend() {
 /// Two proxies in front: what they say is kept, and nothing of what was before them.
 #[tokio::test]
 async fn trusted_proxies_are_believed() {
-    let mut world = World::with(Settings { trusted_hops: 2, ..Settings::default() });
+    let mut world = World::with(Settings { trusted_hops: 2, ..settings() });
     let backend = Origin::http1().await;
     world.backend("echo", BackendProtocol::Http1, &[backend.address]);
     world.http("*", vec![rule()]);
@@ -471,7 +472,7 @@ async fn requests_name_the_agent_only_if_it_is_given_a_name() {
         (Some("edge"), Via::Http1, Some("1.1 edge")),
         (Some("edge"), Via::Http2Tls, Some("2 edge")),
     ] {
-        let mut world = World::with(Settings { via: name.map(Into::into), ..Settings::default() });
+        let mut world = World::with(Settings { via: name.map(Into::into), ..settings() });
         let origin = Origin::http1().await;
         world.backend("echo", BackendProtocol::Http1, &[origin.address]);
         world.http("*", vec![rule()]);

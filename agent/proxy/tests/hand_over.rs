@@ -19,11 +19,12 @@ use socket2::{Domain, Socket, Type};
 use support::backend::Backend;
 use support::fixture::{ListenerSpec, RouteSpec, snapshot};
 use support::l4::{backends, listener, to};
+use support::settings::settings;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-fn settings(sockets: SocketMode, cores: usize) -> Settings {
-    Settings { cores, sockets, ..Settings::default() }
+fn with(sockets: SocketMode, cores: usize) -> Settings {
+    Settings { cores, sockets, ..settings() }
 }
 
 async fn serve(proxy: &Proxy, address: SocketAddr, backend: SocketAddr) {
@@ -68,7 +69,7 @@ async fn no_request_fails_when_sockets_go_to_another() {
         (SocketMode::Bound, [3, 1]),
     ] {
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let first = Proxy::start(settings(mode, cores[0])).unwrap();
+        let first = Proxy::start(with(mode, cores[0])).unwrap();
         let address = first.sockets().first().map_or(free, |core| core.v4.local_addr().unwrap());
         serve(&first, address, backend.address).await;
         let (stop, answered) = (Arc::<AtomicBool>::default(), Arc::<AtomicUsize>::default());
@@ -83,7 +84,7 @@ async fn no_request_fails_when_sockets_go_to_another() {
         };
         progress(100).await;
 
-        let second = Proxy::start_without_sockets(settings(mode, cores[1])).unwrap();
+        let second = Proxy::start_without_sockets(with(mode, cores[1])).unwrap();
         second.listen(first.share().await.unwrap(), &[SpeaksFirst::Either]).unwrap();
         serve(&second, address, backend.address).await;
         first.stop_accepting().await;
@@ -124,7 +125,7 @@ async fn connections_begun_at_sockets_of_the_other_kind_are_served() {
             SocketMode::Steered => Sockets { bound: vec![listener], ..Sockets::default() },
         };
         let mut waiting = TcpStream::connect(address).await.unwrap();
-        let proxy = Proxy::start_without_sockets(settings(mode, 2)).unwrap();
+        let proxy = Proxy::start_without_sockets(with(mode, 2)).unwrap();
         proxy.listen(inherited, &[SpeaksFirst::Either]).unwrap();
         serve(&proxy, address, backend.address).await;
         let answer = tokio::time::timeout(Duration::from_secs(10), ask(&mut waiting)).await;
@@ -139,7 +140,7 @@ async fn connections_begun_at_sockets_of_the_other_kind_are_served() {
 async fn a_drain_ends_a_connection_with_an_answer_that_says_so() {
     let backend = Backend::echo().await;
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let proxy = Arc::new(Proxy::start(settings(SocketMode::Bound, 1)).unwrap());
+    let proxy = Arc::new(Proxy::start(with(SocketMode::Bound, 1)).unwrap());
     serve(&proxy, free, backend.address).await;
     let mut stream = TcpStream::connect(free).await.unwrap();
     assert!(!ask(&mut stream).await.unwrap().contains("connection: close"));
@@ -169,7 +170,7 @@ async fn no_datagram_is_lost_when_sockets_go_to_another() {
         let address = free.local_addr().unwrap();
         drop(free);
         let [old, new] =
-            cores.map(|cores| Proxy::start_without_sockets(settings(SocketMode::Steered, cores)).unwrap());
+            cores.map(|cores| Proxy::start_without_sockets(with(SocketMode::Steered, cores)).unwrap());
         old.listen(Sockets::default(), &[SpeaksFirst::Either]).unwrap();
         let served = udp_snapshot(address, endpoint);
         assert_eq!(old.apply(served.clone()).await, Unserved::default());

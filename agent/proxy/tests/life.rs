@@ -15,6 +15,7 @@ use portcullis_proxy::{Proxy, Settings, SocketMode};
 use support::backend::Backend;
 use support::client::{self, Transport};
 use support::fixture::{Gateway, ListenerSpec, RouteSpec, snapshot};
+use support::settings::settings;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -81,7 +82,7 @@ async fn bound_frontends_come_and_go() {
     let reserved = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = reserved.local_addr().unwrap();
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let settings = Settings { cores: 2, sockets: SocketMode::Bound, ..Settings::default() };
+    let settings = Settings { cores: 2, sockets: SocketMode::Bound, ..settings() };
     let proxy = Proxy::start(settings).unwrap();
     let backends: [(&str, &[_]); 1] = [("app/echo:80", &[backend.address])];
 
@@ -104,7 +105,7 @@ async fn bound_frontends_come_and_go() {
 async fn a_drain_refuses_connections_while_a_request_is_held() {
     for mode in [SocketMode::Steered, SocketMode::Bound] {
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let proxy = Proxy::start(Settings { cores: 2, sockets: mode, ..Settings::default() }).unwrap();
+        let proxy = Proxy::start(Settings { cores: 2, sockets: mode, ..settings() }).unwrap();
         let address = proxy.sockets().first().map_or(free, |core| core.v4.local_addr().unwrap());
         let backend = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let endpoints = [backend.local_addr().unwrap()];

@@ -12,6 +12,7 @@ use portcullis_model::{BackendProtocol, Gateway, Limits, ObjectName};
 use portcullis_proxy::{ExceededLimit, GatewayStats, Settings};
 use support::origin::Origin;
 use support::rules::rule;
+use support::settings::settings;
 use support::via::{Client, Via};
 use support::world::{World, eventually};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -121,7 +122,7 @@ async fn ask_at_once(world: &World, requests: u32) -> (TcpStream, u32) {
 async fn connections_share_the_requests_that_there_is_memory_for() {
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     // Half for each core: 30 responses of 32 KiB.
-    let mut world = World::with(Settings { buffers: 2 * 30 * (32 << 10), ..Settings::default() });
+    let mut world = World::with(Settings { buffers: 2 * 30 * (32 << 10), ..settings() });
     world.backend("echo", BackendProtocol::Http1, &[silent.local_addr().unwrap()]);
     world.http("*", vec![rule()]);
     world.apply().await;

@@ -20,6 +20,7 @@ use portcullis_model::{
 use portcullis_proxy::{LogOutput, NotAdmitted, Settings};
 use support::origin::Origin;
 use support::rules::rule;
+use support::settings::settings;
 use support::via::{Client, Via};
 use support::world::{World, eventually};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -233,7 +234,7 @@ async fn a_listener_has_a_log_of_its_own() {
     ] {
         let (mut reader, writer) = std::io::pipe().unwrap();
         let access_log = LogOutput::File(Arc::new(File::from(OwnedFd::from(writer))));
-        let mut world = World::with(Settings { access_log, drain: SOON, ..Settings::default() });
+        let mut world = World::with(Settings { access_log, drain: SOON, ..settings() });
         let origin = Origin::http1().await;
         world.backend("echo", BackendProtocol::Http1, &[origin.address]);
         world.http("*", vec![rule()]);

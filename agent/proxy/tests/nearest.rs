@@ -18,6 +18,7 @@ use socket2::SockRef;
 use support::client;
 use support::fixture::{Gateway, snapshot};
 use support::l4::{echo, exchange, listener, passthrough, tcp, terminated, tls_backend, to};
+use support::settings::settings;
 use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 
@@ -108,7 +109,7 @@ async fn datagrams_come_to_near_endpoints() {
     let reserved = std::net::UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     SockRef::from(&reserved).set_reuse_port(true).unwrap();
     let address = reserved.local_addr().unwrap();
-    let settings = Settings { cores: 2, sockets: SocketMode::Steered, ..Settings::default() };
+    let settings = Settings { cores: 2, sockets: SocketMode::Steered, ..settings() };
     let proxy = Proxy::start(settings).unwrap();
     let serve = async |endpoints| {
         let listeners = PortListeners::of(Arc::new(listener("udp", "*", Serves::Udp(to(&[(NAME, 1)])))));

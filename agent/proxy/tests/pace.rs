@@ -15,6 +15,7 @@ use portcullis_model::{
 use portcullis_proxy::{ExceededLimit, MinimumRate, Reason, Settings};
 use support::origin::Origin;
 use support::rules::rule;
+use support::settings::settings;
 use support::via::{Client, Via};
 use support::world::{World, eventually};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -46,7 +47,7 @@ async fn large() -> SocketAddr {
 
 async fn world(backend: SocketAddr, bytes_per_second: u32) -> World {
     let minimum_rate = MinimumRate { bytes_per_second, grace: GRACE };
-    let mut world = World::with(Settings { minimum_rate, ..Settings::default() });
+    let mut world = World::with(Settings { minimum_rate, ..settings() });
     world.backend("echo", BackendProtocol::Http1, &[backend]);
     world.http("*", vec![rule()]);
     world.https("*", vec![rule()]);
@@ -198,7 +199,7 @@ async fn stalled_clients_stay(world: &World) {
 #[tokio::test]
 async fn clients_that_do_not_read_leave_room_for_others() {
     let minimum_rate = MinimumRate { bytes_per_second: 0, ..MinimumRate::default() };
-    let mut world = World::with(Settings { minimum_rate, ..Settings::default() });
+    let mut world = World::with(Settings { minimum_rate, ..settings() });
     let origin = Origin::h2c().await;
     world.backend("echo", BackendProtocol::H2c, &[origin.address]);
     world.http("*", vec![rule()]);
@@ -228,7 +229,7 @@ async fn the_most_unread_goes_first_when_buffers_are_used_up() {
     const STALLED: usize = 60;
     let minimum_rate = MinimumRate { bytes_per_second: 0, ..MinimumRate::default() };
     // Half of it for each core: room for a third of them.
-    let settings = Settings { buffers: 2 << 20, minimum_rate, ..Settings::default() };
+    let settings = Settings { buffers: 2 << 20, minimum_rate, ..settings() };
     let mut world = World::with(settings);
     let (endless, origin) = (large().await, Origin::http1().await);
     world.backend("endless", BackendProtocol::Http1, &[endless]);
@@ -352,7 +353,7 @@ async fn http2_bodies_that_may_take_any_time_stay() {
 async fn bodies_that_no_backend_takes_use_buffers_up() {
     const CLIENTS: usize = 16;
     let minimum_rate = MinimumRate { bytes_per_second: 0, ..MinimumRate::default() };
-    let mut world = World::with(Settings { buffers: 1 << 20, minimum_rate, ..Settings::default() });
+    let mut world = World::with(Settings { buffers: 1 << 20, minimum_rate, ..settings() });
     let (deaf, origin) = (deaf(), Origin::http1().await);
     world.backend("deaf", BackendProtocol::Http1, &[deaf.local_addr().unwrap()]);
     world.backend("echo", BackendProtocol::Http1, &[origin.address]);

@@ -16,6 +16,7 @@ use portcullis_model::{
 use portcullis_proxy::Settings;
 use support::origin::Origin;
 use support::rules::{RuleSpec, rule};
+use support::settings::settings;
 use support::via::{Client, Via};
 use support::world::World;
 use tokio::task::JoinSet;
@@ -99,7 +100,7 @@ async fn redirects_and_preflight_requests_are_judged_too() {
 
 #[tokio::test]
 async fn the_client_behind_trusted_proxies_is_judged_and_not_what_it_claims() {
-    let mut world = World::with(Settings { trusted_hops: 1, ..Settings::default() });
+    let mut world = World::with(Settings { trusted_hops: 1, ..settings() });
     let origin = Origin::http1().await;
     world.backend("echo", BackendProtocol::Http1, &[origin.address]);
     world.http("*", vec![rule().policy(policy(vec![clients(&[ELSEWHERE], &[])]))]);

@@ -17,6 +17,7 @@ use portcullis_proxy::{Reason, Settings, Upstream};
 use support::client::raw;
 use support::origin::{Origin, serve_pieces, serve_raw};
 use support::rules::rule;
+use support::settings::settings;
 use support::via::{Client, Reply, Via};
 use support::world::World;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -102,7 +103,7 @@ async fn no_request_waits_for_a_connection_longer_than_the_time_out() {
         (BackendProtocol::Http1, long, Some(LIMIT)),
     ] {
         let upstream = Upstream { connect, ..Upstream::default() };
-        let mut world = World::with(Settings { upstream, ..Settings::default() });
+        let mut world = World::with(Settings { upstream, ..settings() });
         world.backend("echo", protocol, &[address]);
         world.backends[0].connections.connect = own;
         world.http("*", vec![rule()]);
@@ -384,7 +385,7 @@ async fn a_response_head_over_the_limits_says_so() {
         let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n{fields}\r\n");
         let origin = serve_pieces(vec![answer]).await;
         let upstream = Upstream { header_bytes: 32 << 10, header_fields: 20, ..Upstream::default() };
-        let mut world = World::with(Settings { upstream, ..Settings::default() });
+        let mut world = World::with(Settings { upstream, ..settings() });
         world.backend("echo", BackendProtocol::Http1, &[origin]);
         world.http("*", vec![rule()]);
         world.apply().await;

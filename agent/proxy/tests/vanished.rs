@@ -13,6 +13,7 @@ use portcullis_model::BackendProtocol;
 use portcullis_proxy::{Settings, Upstream};
 use support::origin::Origin;
 use support::rules::rule;
+use support::settings::settings;
 use support::via::{Client, Reply, Via};
 use support::world::World;
 use tokio::time::timeout;
@@ -45,7 +46,7 @@ fn take_away() {
 
 async fn world(protocol: BackendProtocol, origin: &Origin) -> World {
     let upstream = Upstream { vanished: VANISHED, ..Upstream::default() };
-    let mut world = World::with(Settings { upstream, ..Settings::default() });
+    let mut world = World::with(Settings { upstream, ..settings() });
     world.backend("echo", protocol, &[origin.address]);
     world.http("*", vec![rule()]);
     world.apply().await;

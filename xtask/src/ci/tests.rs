@@ -1,7 +1,10 @@
 //! Runs all tests and adds up what the test runners say.
 
 use std::collections::VecDeque;
+use std::ffi::{OsStr, OsString};
+use std::fs;
 use std::io::{BufRead, BufReader};
+use std::path::Path;
 use std::process::{ChildStderr, Command, Stdio};
 use std::thread;
 
@@ -18,6 +21,30 @@ pub(super) struct Tally {
 
 pub(super) fn run(tally: &mut Tally) -> Result<()> {
     tally.follow(workspace::cargo().args(["test", "--workspace", "--locked", "--no-fail-fast"]))
+}
+
+/// The proxy's tests once more, with its own code for HTTP/1.
+pub(super) fn run_with_own_http1(tally: &mut Tally) -> Result<()> {
+    // By name: for a package alone, its dependencies would be built anew with fewer features.
+    let mut cargo = workspace::cargo();
+    cargo.args(["test", "--workspace", "--locked", "--no-fail-fast"]).env("PORTCULLIS_HTTP1", "own");
+    for name in test_files(&workspace::root().join("agent/proxy/tests"))? {
+        cargo.arg("--test").arg(name);
+    }
+    tally.follow(&mut cargo)
+}
+
+/// The names of a package's integration tests: files, and directories that have a `main.rs`.
+fn test_files(directory: &Path) -> Result<Vec<OsString>> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(directory).with_context(|| directory.display().to_string())? {
+        let path = entry?.path();
+        let is_test =
+            path.extension().is_some_and(|extension| extension == "rs") || path.join("main.rs").exists();
+        names.extend(path.file_stem().filter(|_| is_test).map(OsStr::to_owned));
+    }
+    names.sort();
+    Ok(names)
 }
 
 impl Tally {

@@ -317,7 +317,12 @@ impl Client {
 
     /// True of HTTP/1 if no request is to follow the one that is answered.
     pub(crate) fn is_last_response(&self) -> bool {
-        self.phase.get() == Phase::Drain
+        self.version == Version::Http1 && matches!(self.phase.get(), Phase::Drain | Phase::Finish)
+    }
+
+    /// True if no request is to follow that has not begun.
+    pub(crate) fn is_finishing(&self) -> bool {
+        self.phase.get() == Phase::Finish
     }
 
     /// HTTP/2 says which streams it still takes; none is lost.

@@ -72,6 +72,21 @@ enum Malformed {
 // === impl Framing ===
 
 impl Framing {
+    /// Of a connection on which there have been requests.
+    pub(crate) fn behind_requests() -> Self {
+        Self { begun: true, ..Self::default() }
+    }
+
+    /// In the body behind a head that was read elsewhere, of this length; `None` if it is chunked.
+    pub(crate) fn of_body(length: Option<u64>) -> Self {
+        let state = match length {
+            Some(0) => State::Head,
+            Some(bytes) => State::Body(bytes),
+            None => State::ChunkSize,
+        };
+        Self { state, begun: true, ..Self::default() }
+    }
+
     /// True once a request head has begun, until it ends; the first one begins with the connection,
     /// whatever empty lines precede it.
     pub(crate) fn in_head(&self) -> bool {
@@ -91,20 +106,46 @@ impl Framing {
     /// Reads on. After a violation nothing more is looked at.
     pub(crate) fn follow(&mut self, bytes: &[u8]) -> Result<(), Violation> {
         let mut at = 0;
-        while at < bytes.len() {
-            at += match self.state {
-                State::Stopped => return Ok(()),
-                State::Body(left) | State::Chunk(left) => self.skip(left, bytes.len() - at),
-                _ => match memchr(b'\n', &bytes[at..]) {
-                    Some(end) => {
-                        self.end_line(&bytes[at..=at + end]).map_err(|why| self.stop(why, at, at + end))?;
-                        end + 1
-                    }
-                    None => return self.keep(&bytes[at..]).map_err(|why| self.stop(why, at, bytes.len())),
-                },
-            };
+        while at < bytes.len() && self.state != State::Stopped {
+            at += self.step(bytes, at)?;
         }
         Ok(())
+    }
+
+    /// Reads on to the end of the request. Returns how many of the bytes are its own, and whether
+    /// they are the last ones.
+    pub(crate) fn follow_request(&mut self, bytes: &[u8]) -> Result<(usize, bool), Violation> {
+        let mut at = 0;
+        while at < bytes.len() && self.state != State::Stopped {
+            let was_in_request = self.in_request();
+            at += self.step(bytes, at)?;
+            if was_in_request && !self.in_request() && self.state == State::Head {
+                return Ok((at, true));
+            }
+        }
+        Ok((bytes.len(), false))
+    }
+
+    fn in_request(&self) -> bool {
+        self.in_body() || self.head.started
+    }
+
+    /// Reads a line, or what there is of a body, from there on. Returns its length.
+    fn step(&mut self, bytes: &[u8], at: usize) -> Result<usize, Violation> {
+        let rest = &bytes[at..];
+        if let State::Body(left) | State::Chunk(left) = self.state {
+            return Ok(self.skip(left, rest.len()));
+        }
+        match memchr(b'\n', rest) {
+            Some(end) => {
+                self.end_line(&rest[..=end]).map_err(|why| self.stop(why, at, at + end))?;
+                Ok(end + 1)
+            }
+            None => {
+                self.keep(rest).map_err(|why| self.stop(why, at, bytes.len()))?;
+                Ok(rest.len())
+            }
+        }
     }
 
     /// Counts body bytes; returns how many.
@@ -304,6 +345,33 @@ mod tests {
             ("\r\nGET / HTTP/1.1\r\nhost: a\r\n\r\n", false),
         ] {
             assert_eq!(follow(bytes), (Ok(()), in_head), "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn a_request_ends_where_the_next_one_may_begin() {
+        for (request, of_body) in [
+            ("GET / HTTP/1.1\r\nhost: a\r\n\r\n", None),
+            ("\r\nGET / HTTP/1.1\r\n\r\n", None),
+            ("POST / HTTP/1.1\r\ncontent-length: 3\r\n\r\na\nb", None),
+            ("POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n1\r\n\n\r\n0\r\nt: 1\r\n\r\n", None),
+            ("abc", Some(Some(3))),
+            ("1\r\na\r\n0\r\n\r\n", Some(None)),
+        ] {
+            let bytes = format!("{request}GET / HTTP/1.1\r\n");
+            for size in [1, 2, 7, bytes.len()] {
+                let mut framing = of_body.map_or_else(Framing::behind_requests, Framing::of_body);
+                let (mut own, mut is_whole) = (0, false);
+                for piece in bytes.as_bytes().chunks(size) {
+                    let (of_piece, ended) = framing.follow_request(piece).unwrap();
+                    own += of_piece;
+                    is_whole = ended;
+                    if ended {
+                        break;
+                    }
+                }
+                assert_eq!((own, is_whole), (request.len(), true), "{request:?} by {size}");
+            }
         }
     }
 

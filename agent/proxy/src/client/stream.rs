@@ -4,6 +4,7 @@
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -35,8 +36,22 @@ pub(crate) struct CheckedStream {
 #[derive(Debug)]
 pub(crate) enum ProtocolCheck {
     Http1(Framing),
+    OneRequest(OneRequest),
     Http2(FrameBudget),
 }
+
+/// A request of HTTP/1 that the library is to have, and nothing of the next one.
+#[derive(Debug)]
+pub(crate) struct OneRequest {
+    framing: Framing,
+    /// All of it has come. What is to be replayed is behind it.
+    is_whole: bool,
+    /// Set once the library has read all of it, and asks for the next one.
+    is_read: Arc<AtomicBool>,
+}
+
+/// Bytes that are read behind a request that is being served.
+const BEHIND: usize = 512;
 
 // === impl CheckedStream ===
 
@@ -55,33 +70,32 @@ impl CheckedStream {
         self.transport
     }
 
+    /// The transport, and bytes that were read of it, but not from here.
+    pub(crate) fn into_parts(self) -> (Transport, Vec<u8>) {
+        (self.transport, self.replay)
+    }
+
     /// Returns how many of the bytes may be used.
     fn inspect(&mut self, bytes: &mut [u8]) -> usize {
         match &mut self.check {
             ProtocolCheck::Http1(framing) => {
                 let was_in_body = framing.in_body();
-                let verdict = framing.follow(bytes);
-                if was_in_body || framing.in_body() {
-                    self.progress.untaken.came(bytes.len());
-                }
-                if framing.in_head() {
-                    self.progress.head_is_due();
-                } else {
-                    self.progress.head_is_complete();
-                }
-                self.progress.received(bytes.len());
-                match verdict {
-                    Ok(()) => {}
-                    Err(Violation::Head(at)) => bytes[at] = 0,
-                    Err(Violation::Body(at)) => {
-                        self.refused = Some("the chunked body is malformed");
-                        return at;
-                    }
-                    Err(Violation::NotHttp) => {
-                        self.refused = Some("the connection begins with no request of HTTP");
-                        return 0;
-                    }
-                }
+                let verdict = framing.follow(bytes).map(|()| bytes.len());
+                let of_body = if was_in_body || framing.in_body() { bytes.len() } else { 0 };
+                note(framing, bytes.len(), of_body, &self.progress);
+                return self.judge(bytes, verdict);
+            }
+            ProtocolCheck::OneRequest(request) => {
+                let was_in_body = request.framing.in_body();
+                let verdict = request.framing.follow_request(bytes).map(|(own, is_whole)| {
+                    request.is_whole = is_whole;
+                    drop(self.replay.splice(..0, bytes[own..].iter().copied()));
+                    own
+                });
+                let own = verdict.unwrap_or(bytes.len());
+                let of_body = if was_in_body || request.framing.in_body() { own } else { 0 };
+                note(&request.framing, own, of_body, &self.progress);
+                return self.judge(bytes, verdict);
             }
             ProtocolCheck::Http2(budget) => {
                 budget.earn(self.progress.take_completed());
@@ -101,11 +115,48 @@ impl CheckedStream {
         bytes.len()
     }
 
+    /// Has nothing read behind what frames no request unambiguously.
+    fn judge(&mut self, bytes: &mut [u8], verdict: Result<usize, Violation>) -> usize {
+        match verdict {
+            Ok(usable) => usable,
+            Err(Violation::Head(at)) => {
+                bytes[at] = 0;
+                bytes.len()
+            }
+            Err(Violation::Body(at)) => {
+                self.refused = Some("the chunked body is malformed");
+                at
+            }
+            Err(Violation::NotHttp) => {
+                self.refused = Some("the connection begins with no request of HTTP");
+                0
+            }
+        }
+    }
+
+    /// Behind the only request there is nothing to be read but the end of the connection.
+    fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if !self.replay.is_empty() {
+            return Poll::Pending;
+        }
+        let mut bytes = [0; BEHIND];
+        let mut buffer = ReadBuf::new(&mut bytes);
+        ready!(Pin::new(&mut self.transport).poll_read(cx, &mut buffer))?;
+        let read = buffer.filled();
+        if read.is_empty() {
+            return Poll::Ready(Ok(()));
+        }
+        self.progress.head_is_due();
+        self.progress.received(read.len());
+        self.replay = read.to_vec();
+        Poll::Pending
+    }
+
     /// On HTTP/2 a write may be mere bookkeeping, unless it is large.
     fn wrote(&mut self, bytes: usize) {
         self.progress.written(bytes);
         match &mut self.check {
-            ProtocolCheck::Http1(_) => self.progress.moved(),
+            ProtocolCheck::Http1(_) | ProtocolCheck::OneRequest(_) => self.progress.moved(),
             ProtocolCheck::Http2(_) if bytes < BIG_WRITE => {}
             ProtocolCheck::Http2(budget) => {
                 budget.wrote_much();
@@ -119,6 +170,17 @@ impl CheckedStream {
     }
 }
 
+/// Leaves marks of bytes that came.
+fn note(framing: &Framing, bytes: usize, of_body: usize, progress: &Progress) {
+    progress.untaken.came(of_body);
+    if framing.in_head() {
+        progress.head_is_due();
+    } else {
+        progress.head_is_complete();
+    }
+    progress.received(bytes);
+}
+
 impl AsyncRead for CheckedStream {
     fn poll_read(
         self: Pin<&mut Self>,
@@ -127,12 +189,19 @@ impl AsyncRead for CheckedStream {
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         this.refusal()?;
+        if let ProtocolCheck::OneRequest(request) = &mut this.check
+            && request.is_whole
+        {
+            request.is_read.store(true, Relaxed);
+            return this.poll_end(cx);
+        }
         let before = buffer.filled().len();
         if this.replay.is_empty() {
             let read = Pin::new(&mut this.transport).poll_read(cx, buffer);
             // The HTTP library reads bodies only as far as the backend takes them.
             if read.is_pending()
-                && let ProtocolCheck::Http1(framing) = &this.check
+                && let ProtocolCheck::Http1(framing) | ProtocolCheck::OneRequest(OneRequest { framing, .. }) =
+                    &this.check
                 && framing.in_body()
             {
                 this.progress.wants_body(|| framing.owes_body());
@@ -187,6 +256,16 @@ impl AsyncWrite for CheckedStream {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.transport).poll_shutdown(cx)
+    }
+}
+
+// === impl OneRequest ===
+
+impl OneRequest {
+    /// `framing` is that of a connection on which the request is the next one.
+    pub(crate) fn new(framing: Framing) -> (Self, Arc<AtomicBool>) {
+        let is_read = Arc::<AtomicBool>::default();
+        (Self { framing, is_whole: false, is_read: is_read.clone() }, is_read)
     }
 }
 

@@ -4,6 +4,7 @@
 
 #[cfg(test)]
 pub(crate) mod plain;
+pub(crate) mod spans;
 
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
@@ -96,6 +97,42 @@ pub(crate) enum KnownField {
 /// The known fields that a message has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct KnownFields(u32);
+
+// === impl KnownField ===
+
+impl KnownField {
+    /// Of a name in lower case.
+    pub(crate) fn of(name: &str) -> Option<Self> {
+        Some(match name {
+            "connection" => Self::Connection,
+            "content-length" => Self::ContentLength,
+            "cookie" => Self::Cookie,
+            "expect" => Self::Expect,
+            "forwarded" => Self::Forwarded,
+            "host" => Self::Host,
+            "te" => Self::Te,
+            "transfer-encoding" => Self::TransferEncoding,
+            "upgrade" => Self::Upgrade,
+            _ => return Self::of_rare(name),
+        })
+    }
+
+    /// Of a name that the HTTP library has no constant for.
+    fn of_rare(name: &str) -> Option<Self> {
+        Some(match name {
+            "cdn-loop" => Self::CdnLoop,
+            "http2-settings" => Self::Http2Settings,
+            "keep-alive" => Self::KeepAlive,
+            "proxy-connection" => Self::ProxyConnection,
+            name => match origin::claim(name)? {
+                Claim::Plain => Self::Claim,
+                Claim::RequestId => Self::RequestId,
+                Claim::Disguised => Self::DisguisedClaim,
+                Claim::Identity => Self::ClientIdentity,
+            },
+        })
+    }
+}
 
 // === impl KnownFields ===
 
@@ -224,18 +261,7 @@ impl FieldName for HeaderName {
             header::TE => KnownField::Te,
             header::TRANSFER_ENCODING => KnownField::TransferEncoding,
             header::UPGRADE => KnownField::Upgrade,
-            _ => match self.as_str() {
-                "cdn-loop" => KnownField::CdnLoop,
-                "http2-settings" => KnownField::Http2Settings,
-                "keep-alive" => KnownField::KeepAlive,
-                "proxy-connection" => KnownField::ProxyConnection,
-                name => match origin::claim(name)? {
-                    Claim::Plain => KnownField::Claim,
-                    Claim::RequestId => KnownField::RequestId,
-                    Claim::Disguised => KnownField::DisguisedClaim,
-                    Claim::Identity => KnownField::ClientIdentity,
-                },
-            },
+            _ => return KnownField::of_rare(self.as_str()),
         })
     }
 }

@@ -27,9 +27,19 @@ pub struct Settings {
     pub buffers: u64,
     pub minimum_rate: MinimumRate,
     pub l4: L4,
+    pub http1: Http1,
     /// Descriptors of the process from which on no client is taken in, so that there are some left
     /// for connections to backends and for the rest of the agent.
     pub client_descriptors: u64,
+}
+
+/// The code that reads requests of HTTP/1, and writes their responses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Http1 {
+    /// The agent's own, as far as requests have nothing unusual; the library for others.
+    Own,
+    /// The HTTP library for all of them.
+    Library,
 }
 
 /// The rate at which a client has to send the body that it announced, and to read what fills its
@@ -104,6 +114,7 @@ impl Default for Settings {
             buffers: memory::limit() / 4,
             minimum_rate: MinimumRate::default(),
             l4: L4::default(),
+            http1: Http1::Library,
             client_descriptors: client_descriptors(),
         }
     }

@@ -104,6 +104,8 @@ pub struct Stats {
     pub auth: BTreeMap<AuthOutcome, u64>,
     /// Lines of access logs that were not read in time.
     pub access_log_lost: u64,
+    /// Requests of HTTP/1 that the HTTP library read.
+    pub http1_by_library: u64,
     pub upstream_connects: u64,
     pub upstream_connect_failures: u64,
     pub upstream_retries: u64,
@@ -195,6 +197,7 @@ pub struct Forwarded {
 pub(crate) struct CoreCounters {
     pub accepted: Counter,
     pub accept_errors: Counter,
+    pub http1_by_library: Counter,
     pub connects: Counter,
     pub connect_failures: Counter,
     pub retries: Counter,
@@ -263,6 +266,7 @@ impl Stats {
         self.accept_errors += other.accept_errors;
         self.unrouted += other.unrouted;
         self.access_log_lost += other.access_log_lost;
+        self.http1_by_library += other.http1_by_library;
         self.upstream_connects += other.upstream_connects;
         self.upstream_connect_failures += other.upstream_connect_failures;
         self.upstream_retries += other.upstream_retries;
@@ -457,6 +461,7 @@ impl CoreCounters {
             answers: answers.filter(|(_, count)| *count > 0).collect(),
             auth: auth.filter(|(_, count)| *count > 0).collect(),
             access_log_lost: 0,
+            http1_by_library: self.http1_by_library.get(),
             upstream_connects: self.connects.get(),
             upstream_connect_failures: self.connect_failures.get(),
             upstream_retries: self.retries.get(),

@@ -24,7 +24,7 @@ use crate::log::record::Record;
 use crate::upstream::endpoint::{ResponseBody, UpstreamError};
 
 /// Bytes of a body that are not worth counting.
-const SMALL: u64 = 4 << 10;
+pub(crate) const SMALL: u64 = 4 << 10;
 
 /// The body of an exchange: that lasts until the body is gone, and is logged then.
 pub(crate) struct Body {

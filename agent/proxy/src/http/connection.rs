@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use http::Request;
 use hyper::body::Incoming;
-use hyper::server::conn::{http1, http2};
+use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use portcullis_model::Limits;
@@ -18,16 +18,12 @@ use crate::client::frame_budget::FrameBudget;
 use crate::client::framing::Framing;
 use crate::client::stream::{CheckedStream, ProtocolCheck};
 use crate::client::write_buffer::{FlushAfterPoll, WriteBuffer};
-use crate::core::reason::Reason;
+use crate::core::settings::Http1;
 use crate::core::task::LocalExecutor;
+use crate::http::detour;
+use crate::http::h1::Unserved;
+use crate::http::library::{head_bytes, http1_builder, note_unreadable};
 use crate::http::service::Service;
-
-/// The HTTP library takes no smaller limit for a head; what is left of it is ours to enforce.
-const SMALLEST_BUFFER: usize = 8 << 10;
-
-/// Fields that the HTTP library takes unless it is told a number, which costs two lists of so many
-/// for each request.
-const USUAL_FIELDS: u32 = 100;
 
 /// Bytes that HTTP/2 counts for a field besides its own (RFC 9113 section 6.5.2).
 const HTTP2_FIELD: u32 = 32;
@@ -46,10 +42,6 @@ const PING_TIMEOUT: Duration = Duration::from_secs(10);
 pub(crate) async fn serve(connection: Connection, clients: &Rc<Clients>, service: Rc<Service>) {
     let Connection { peer, local, permit, start, charge, terms } = connection;
     let Negotiated { transport, replay, version, tls } = start;
-    let check = match version {
-        Version::Http1 => ProtocolCheck::Http1(Framing::default()),
-        Version::Http2 => ProtocolCheck::Http2(FrameBudget::default()),
-    };
     let client = Rc::new(Client::new((peer, local), tls, permit, version, charge, clients));
     let limits = client.limits();
     let listener = client.tls.as_ref().and_then(|state| state.listener.admission.limits.as_deref());
@@ -62,8 +54,21 @@ pub(crate) async fn serve(connection: Connection, clients: &Rc<Clients>, service
         (None, _) => {}
     }
     let registered = clients.register(&client, &service.snapshot.load());
-    let stream = CheckedStream::new(transport, replay, check, client.progress.clone());
-    let counters = service.router.counters.clone();
+    let mut unserved = Unserved { transport, unread: replay, has_served: false };
+    if version == Version::Http1 && service.http1 == Http1::Own {
+        match detour::serve(unserved, &client, &service).await {
+            Some(left) => unserved = left,
+            None => return,
+        }
+    }
+    let framing = if unserved.has_served { Framing::behind_requests() } else { Framing::default() };
+    let check = match version {
+        Version::Http1 => ProtocolCheck::Http1(framing),
+        Version::Http2 => ProtocolCheck::Http2(FrameBudget::default()),
+    };
+    let Unserved { transport, unread, .. } = unserved;
+    let stream = CheckedStream::new(transport, unread, check, client.progress.clone());
+    let counting = service.clone();
     let for_service = client.clone();
     let service =
         service_fn(move |request: Request<Incoming>| service.clone().answer(for_service.clone(), request));
@@ -74,8 +79,7 @@ pub(crate) async fn serve(connection: Connection, clients: &Rc<Clients>, service
             let ended = client.drive(connection, |it| it.graceful_shutdown()).await;
             ended.map(|ended| {
                 ended.map_err(|error| {
-                    // It answered by itself, and never called the service.
-                    unreadable(&error).into_iter().for_each(|reason| counters.answered(reason));
+                    note_unreadable(&error, &counting);
                     io::Error::other(error)
                 })
             })
@@ -93,31 +97,6 @@ pub(crate) async fn serve(connection: Connection, clients: &Rc<Clients>, service
     if let Some(Err(error)) = ended {
         tracing::debug!(client = %peer, %error, "client connection ended");
     }
-}
-
-/// The reason why the HTTP library refused a request, if that is what ended the connection.
-fn unreadable(error: &hyper::Error) -> Option<Reason> {
-    match (error.is_parse_too_large(), error.is_parse()) {
-        (true, _) => Some(Reason::FieldsTooLarge),
-        (false, true) => Some(Reason::Malformed),
-        (false, false) => None,
-    }
-}
-
-/// Without the library's time-outs: [`Clients`] has them.
-fn http1_builder(limits: &Limits) -> http1::Builder {
-    let mut builder = http1::Builder::new();
-    builder.header_read_timeout(None).half_close(false);
-    builder.max_buf_size(head_bytes(limits).max(SMALLEST_BUFFER));
-    if limits.header_fields != USUAL_FIELDS {
-        builder.max_headers(limits.header_fields as usize);
-    }
-    builder
-}
-
-/// Bytes that the HTTP library may take in before we look at target and fields on their own.
-fn head_bytes(limits: &Limits) -> usize {
-    limits.target_bytes as usize + limits.header_bytes as usize
 }
 
 fn http2_builder(limits: &Limits, streams: u32) -> http2::Builder<LocalExecutor> {

@@ -13,8 +13,8 @@ use std::sync::Arc;
 use http::{HeaderName, HeaderValue, Method, StatusCode, header};
 use portcullis_model::{
     Action, Authentication, BackendTarget, Cors, DirectResponse, ExternalAuth, Failure, Filter, Found,
-    HeaderEdit, Limits, Listener, ListenerFilter, Port, RequestHead, RouteTable, Rule, Scheme, Selected,
-    WeightedBackend,
+    HeaderEdit, Limits, Listener, ListenerFilter, Port, PortListeners, RequestHead, RouteTable, Rule, Scheme,
+    Selected, WeightedBackend,
 };
 
 use crate::core::head::{Fields, Head, KnownField, KnownFields};
@@ -475,6 +475,10 @@ fn listener<'p>(
     host: &str,
 ) -> Result<(&'p Arc<Listener>, &'p RouteTable), Reason> {
     let listeners = port.listeners.by_name().ok_or(Reason::NoListener)?;
+    // The port may be one of HTTPS by now.
+    if opened_for.is_none() && !matches!(port.listeners, PortListeners::Http(_)) {
+        return Err(Reason::Misdirected);
+    }
     let selected = listeners.for_request(host, |best| {
         opened_for.is_none_or(|listener| Arc::ptr_eq(listener, best) || listener.id == best.id)
     });

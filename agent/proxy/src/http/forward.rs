@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use http::{HeaderValue, StatusCode, Version, header};
+use portcullis_model::ListenerId;
 use tokio::time::timeout_at;
 use tokio_util::task::TaskTracker;
 
@@ -123,17 +124,25 @@ impl Forwarder {
                 let deadline = deadline.map(|at| Deadline::new(at, passage.call));
                 self.respond(client, plan, answered, deadline, switch, web)
             }
-            Err(error) => {
-                if error.reason() == Reason::ResponseTooLarge && self.too_large.is_due() {
-                    let listener = passage.listener.map(tracing::field::display);
-                    tracing::warn!(listener, rule = %plan.rule.id, backend = %plan.name, "502: {error}");
-                }
-                if error.reason() == Reason::BackendTls && self.tls_failed.is_due() {
-                    tracing::warn!(rule = %plan.rule.id, backend = %plan.name, "502: no TLS: {error}");
-                }
-                Err(plan.failed(error.reason(), &error))
-            }
+            Err(error) => Err(self.failed(plan, passage.listener, &error)),
         }
+    }
+
+    /// Logs why the request got no response.
+    pub(crate) fn failed(
+        &self,
+        plan: &ForwardPlan<'_>,
+        listener: Option<&ListenerId>,
+        error: &AttemptError,
+    ) -> Reason {
+        if error.reason() == Reason::ResponseTooLarge && self.too_large.is_due() {
+            let listener = listener.map(tracing::field::display);
+            tracing::warn!(listener, rule = %plan.rule.id, backend = %plan.name, "502: {error}");
+        }
+        if error.reason() == Reason::BackendTls && self.tls_failed.is_due() {
+            tracing::warn!(rule = %plan.rule.id, backend = %plan.name, "502: no TLS: {error}");
+        }
+        plan.failed(error.reason(), error)
     }
 
     fn respond(

@@ -188,6 +188,16 @@ impl<'s> ForwardPlan<'s> {
         self.granted.len() == asked.count()
     }
 
+    /// True if nothing happens to the request besides what is done to its head, and nothing to the
+    /// response besides what is done to its own.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.checks.is_none()
+            && self.session.is_none()
+            && self.retry().is_none()
+            && self.timeouts() == Timeouts::default()
+            && !self.filters().any(|filter| matches!(filter, Filter::ExternalAuth(_) | Filter::Mirror(_)))
+    }
+
     fn filters(&self) -> impl Iterator<Item = &Filter> {
         self.rule.filters.iter().chain(&self.backend.filters)
     }

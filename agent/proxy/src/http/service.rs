@@ -10,6 +10,7 @@ use hyper::body::Incoming;
 use crate::client::clients::Client;
 use crate::client::exchange::Exchange;
 use crate::core::reason::Reason;
+use crate::core::settings::Http1;
 use crate::core::snapshot::SnapshotCell;
 use crate::http::answer;
 use crate::http::auth::{Authorizer, Passed, Refusal};
@@ -32,6 +33,7 @@ pub(crate) struct Service {
     pub forwarder: Forwarder,
     pub authorizer: Authorizer,
     pub encoders: Rc<Encoders>,
+    pub http1: Http1,
 }
 
 // === impl Service ===
@@ -44,21 +46,30 @@ impl Service {
         client: Rc<Client>,
         request: Request<Incoming>,
     ) -> impl Future<Output = Result<Response, Infallible>> {
+        if request.version() < Version::HTTP_2 {
+            self.router.counters.http1_by_library.increment();
+        }
         let exchange = Exchange::begin(&client);
         let mut outgoing = Outgoing::new(request, client.limits(), &client.progress.untaken, &client.windows);
         websocket::into_upgrade(&mut outgoing.parts);
         async move { Ok(self.respond(&client, exchange, outgoing).await) }
     }
 
-    async fn respond(
+    async fn respond(&self, client: &Rc<Client>, exchange: Exchange, outgoing: Box<Outgoing>) -> Response {
+        let current = self.snapshot.load();
+        let request = self.router.route(&current, client, &outgoing.parts);
+        self.respond_to(client, exchange, outgoing, request).await
+    }
+
+    /// Responds to a request that has been routed.
+    pub(crate) async fn respond_to(
         &self,
         client: &Rc<Client>,
         mut exchange: Exchange,
         mut outgoing: Box<Outgoing>,
+        mut request: Routed<'_>,
     ) -> Response {
-        let current = self.snapshot.load();
         let is_connect = websocket::is_extended_connect(&outgoing.parts);
-        let mut request = self.router.route(&current, client, &outgoing.parts);
         // Messages of gRPC come and are taken whenever the application likes.
         if request.is_grpc() {
             exchange.take_any_time();

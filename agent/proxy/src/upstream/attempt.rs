@@ -24,7 +24,7 @@ use crate::upstream::pool::Pools;
 use crate::upstream::request::{BodyFault, Outgoing, SharedFault, Upload};
 use crate::upstream::tls::is_tls_failure;
 
-const ATTEMPTS: usize = 3;
+pub(super) const ATTEMPTS: usize = 3;
 /// Fields of ours that say something about an HTTP/1 connection (RFC 9113 section 8.2.2).
 const CONNECTION_FIELDS: [HeaderName; 3] = [header::CONNECTION, header::UPGRADE, header::TRANSFER_ENCODING];
 

@@ -4,6 +4,7 @@
 
 mod by_client;
 mod in_flight;
+mod plain;
 mod response_body;
 
 use std::cell::{Cell, RefCell};
@@ -43,6 +44,7 @@ use crate::upstream::tls::{Offer, Security};
 
 pub(crate) use crate::upstream::endpoint::by_client::Downstream;
 pub(crate) use crate::upstream::endpoint::in_flight::InFlight;
+pub(crate) use crate::upstream::endpoint::plain::PlainFailure;
 pub(crate) use crate::upstream::endpoint::response_body::{GRPC_STATUS, ResponseBody};
 
 /// For this long, an endpoint that refused a connection is tried last.

@@ -4,6 +4,7 @@
 
 mod body;
 mod head;
+pub(crate) mod plain;
 mod sending;
 #[cfg(test)]
 mod tests;
@@ -25,13 +26,14 @@ use tokio_util::io::poll_read_buf;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::core::head::KnownFields;
-use crate::upstream::http1::body::{BodyError, Decoded, Decoder};
+use crate::upstream::http1::body::BodyError;
 use crate::upstream::http1::head::ResponseHead;
 use crate::upstream::http1::sending::{SendError, Sending};
 use crate::upstream::request::Outgoing;
 use crate::upstream::stream::{BackendStream, ReadHalf, WriteHalf};
 
-pub(crate) use crate::upstream::http1::head::{HeadError, HeadLimits};
+pub(crate) use crate::upstream::http1::body::{Decoded, Decoder};
+pub(crate) use crate::upstream::http1::head::{BodyLength, HeadError, HeadLimits};
 
 /// Bytes of a body that are read at once at first, and at most.
 const FIRST_PIECE: usize = 4 << 10;

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use foldhash::fast::RandomState;
 use portcullis_model::{
-    Backend, BackendName, BackendProtocol, Certificate, ConnectionTerms, Encryption, ListenerId, ObjectName,
-    ParentKind,
+    Backend, BackendName, BackendProtocol, Balancing, Certificate, ConnectionTerms, Encryption, HashKey,
+    ListenerId, ObjectName, ParentKind,
 };
 use rustls::crypto::CryptoProvider;
 
@@ -53,6 +53,8 @@ struct Pool {
     generation: Cell<u64>,
     endpoints: Vec<Rc<Endpoint>>,
     turns: Turns,
+    /// None of its terms needs more of a request than bytes.
+    is_plain: bool,
 }
 
 // === impl Pools ===
@@ -116,6 +118,11 @@ impl Pools {
     /// False for a backend that never speaks HTTP/2.
     pub(crate) fn may_speak_http2(&self, name: &BackendName) -> bool {
         self.current(name).is_some_and(|pool| pool.backend.protocol != BackendProtocol::Http1)
+    }
+
+    /// True if none of the backend's terms needs more of a request than bytes.
+    pub(crate) fn is_plain(&self, name: &BackendName) -> bool {
+        self.current(name).is_some_and(|pool| pool.is_plain)
     }
 
     /// True if the backend has the endpoint, and it is available.
@@ -203,10 +210,13 @@ impl Pools {
                 ),
             }
         });
-        let endpoints = endpoints.collect();
+        let endpoints: Vec<Rc<Endpoint>> = endpoints.collect();
+        let needs_fields =
+            matches!(backend.balancing, Balancing::Hash(HashKey::Header(_) | HashKey::Cookie(_)));
+        let is_plain = !needs_fields && endpoints.iter().all(|endpoint| endpoint.is_plain());
         let (backend, certificate) = (backend.clone(), certificate.cloned());
         let (generation, turns) = (generation.into(), Turns::new());
-        let pool = Rc::new(Pool { backend, security, certificate, generation, endpoints, turns });
+        let pool = Rc::new(Pool { backend, security, certificate, generation, endpoints, turns, is_plain });
         self.backends.borrow_mut().insert(name.clone(), pool.clone());
         pool
     }

@@ -4,6 +4,7 @@
 mod base64;
 mod client;
 mod copies;
+mod incoming;
 mod kept;
 mod piece;
 pub(crate) mod whole;
@@ -29,6 +30,7 @@ use crate::upstream::request::whole::WholeBody;
 
 pub(crate) use crate::upstream::request::client::{BodyFault, ClientUpload, SharedFault, UploadError};
 pub(crate) use crate::upstream::request::copies::{CopiedUpload, Copies, CopyEnd, CopyWatch};
+pub(crate) use crate::upstream::request::incoming::{Broken, FedBody, Feed, IncomingBody};
 pub(crate) use crate::upstream::request::kept::{KeptBody, Reading};
 pub(crate) use crate::upstream::request::piece::Room;
 
@@ -84,7 +86,8 @@ impl Outgoing {
         untaken: &Arc<Untaken>,
         windows: &Rc<Windows>,
     ) -> Box<Self> {
-        Self::of(request.map(|body| Upload::new(body, limits.body_bytes, untaken)), windows)
+        let upload = |body| Upload::new(IncomingBody::Library(body), limits.body_bytes, untaken);
+        Self::of(request.map(upload), windows)
     }
 
     pub(crate) fn of(request: Request<Upload>, windows: &Rc<Windows>) -> Box<Self> {
@@ -149,7 +152,7 @@ impl Resend {
 // === impl Upload ===
 
 impl Upload {
-    pub(crate) fn new(incoming: Incoming, limit: Option<u64>, untaken: &Arc<Untaken>) -> Self {
+    pub(crate) fn new(incoming: IncomingBody, limit: Option<u64>, untaken: &Arc<Untaken>) -> Self {
         let upload = ClientUpload::new(incoming, limit, untaken);
         upload.map_or(Self::Empty, |upload| Self::Client(Box::new(upload)))
     }

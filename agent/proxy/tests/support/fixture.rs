@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use super::settings::settings;
 use portcullis_model as model;
 use portcullis_model::{
     Action, Backend, BackendName, BackendTarget, Certificate, Entry, Filter, FrontendKey, HostPattern,
@@ -36,7 +37,7 @@ pub struct ListenerSpec {
 
 impl Gateway {
     pub fn start() -> Self {
-        let settings = Settings { cores: 1, sockets: SocketMode::Steered, ..Settings::default() };
+        let settings = Settings { cores: 1, sockets: SocketMode::Steered, ..settings() };
         let proxy = Proxy::start(settings).unwrap();
         let address = proxy.sockets()[0].v4.local_addr().unwrap();
         Self { proxy, address }

@@ -12,6 +12,7 @@ use portcullis_proxy::{AuthOutcome, Settings, Upstream};
 use super::auth::filter;
 use super::origin::Origin;
 use super::rules::{RuleSpec, rule};
+use super::settings::settings;
 use super::via::Reply;
 use super::world::World;
 
@@ -21,7 +22,7 @@ const TIMEOUT: Duration = Duration::from_millis(300);
 /// A world whose rules lead to an echo, and whose auth service is at the address.
 pub async fn world(auth: SocketAddr, protocol: BackendProtocol, rules: Vec<RuleSpec>) -> (World, Origin) {
     let upstream = Upstream { auth: TIMEOUT, ..Upstream::default() };
-    let mut world = World::with(Settings { upstream, ..Settings::default() });
+    let mut world = World::with(Settings { upstream, ..settings() });
     let backend = Origin::http1().await;
     world.backend("echo", BackendProtocol::Http1, &[backend.address]);
     world.backend("auth", protocol, &[auth]);

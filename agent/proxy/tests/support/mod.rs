@@ -12,6 +12,7 @@ pub mod l4;
 pub mod origin;
 pub mod resilience;
 pub mod rules;
+pub mod settings;
 pub mod tls_origin;
 pub mod via;
 pub mod world;

@@ -17,6 +17,7 @@ use portcullis_proxy::{Proxy, Settings, SocketMode};
 use super::fixture::certificate;
 use super::origin::Origin;
 use super::rules::{RuleSpec, backend_name, route_table};
+use super::settings::settings;
 use super::via::{Client, Reply, Via};
 
 /// A running proxy with one plain port (standing for :80) and one TLS port (standing for :443).
@@ -57,7 +58,7 @@ pub struct ListenerSpec {
 
 impl World {
     pub fn new() -> Self {
-        Self::with(Settings::default())
+        Self::with(settings())
     }
 
     /// Two cores: the first one's socket stands for port 80, the second one's for port 443.

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http::header::{CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING};
 use http::{Method, StatusCode, Version, request, response};
 
-use crate::core::head::{KnownField, KnownFields};
+use crate::core::head::{Fields, KnownField, KnownFields};
 
 /// Fields that are parsed without asking for memory.
 const USUAL_FIELDS: usize = 100;
@@ -116,8 +116,12 @@ pub(crate) fn parse_response(
     parts.version = if response.version == Some(1) { Version::HTTP_11 } else { Version::HTTP_10 };
     parts.headers = to_map(bytes, response.headers)?;
     let known = KnownFields::of(&parts.headers);
-    let length = body_length(&parts, known, method)?;
-    let is_persistent = is_persistent(&parts, known) && length != BodyLength::UntilClose;
+    let length = body_length((status, parts.version), &parts.headers, known, method)?;
+    let is_persistent =
+        is_persistent(parts.version, &parts.headers, known) && length != BodyLength::UntilClose;
+    if known.has(KnownField::ContentLength) {
+        say_once(&mut parts.headers, length);
+    }
     Ok(Some((ResponseHead { parts, known, length, is_persistent }, size)))
 }
 
@@ -133,26 +137,48 @@ pub(crate) fn to_map(bytes: &Bytes, fields: &[httparse::Header<'_>]) -> Result<H
 }
 
 /// RFC 9112 section 6.3. `Transfer-Encoding` overrides `Content-Length`.
-fn body_length(head: &response::Parts, known: KnownFields, method: &Method) -> Result<BodyLength, HeadError> {
+pub(super) fn body_length(
+    (status, version): (StatusCode, Version),
+    fields: &impl Fields,
+    known: KnownFields,
+    method: &Method,
+) -> Result<BodyLength, HeadError> {
     let has_none = *method == Method::HEAD
-        || head.status.is_informational()
-        || matches!(head.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
+        || status.is_informational()
+        || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
     if has_none {
         return Ok(BodyLength::Bytes(0));
     }
     if known.has(KnownField::TransferEncoding) {
-        let mut codings = head.headers.get_all(TRANSFER_ENCODING).iter();
-        let first = codings.next().map(HeaderValue::as_bytes);
-        let is_chunked = first.is_some_and(|first| first.eq_ignore_ascii_case(b"chunked"));
+        let mut codings = fields.get_all(&TRANSFER_ENCODING);
+        let is_chunked = codings.next().is_some_and(|first| first.eq_ignore_ascii_case(b"chunked"));
         let is_chunked = is_chunked && codings.next().is_none();
-        let may_be = is_chunked && head.version == Version::HTTP_11;
+        let may_be = is_chunked && version == Version::HTTP_11;
         return if may_be { Ok(BodyLength::Chunked) } else { Err(HeadError::TransferCoding) };
     }
-    let mut lengths = head.headers.get_all(CONTENT_LENGTH).iter().map(|value| number(value.as_bytes()));
+    let mut lengths = fields.get_all(&CONTENT_LENGTH).map(number);
     match lengths.next() {
         None => Ok(BodyLength::UntilClose),
         Some(Some(bytes)) if lengths.all(|other| other == Some(bytes)) => Ok(BodyLength::Bytes(bytes)),
         Some(_) => Err(HeadError::ContentLength),
+    }
+}
+
+/// Has one field say the length as one number: what is passed on must not be for others to
+/// interpret.
+fn say_once(fields: &mut HeaderMap, length: BodyLength) {
+    let mut said = fields.get_all(CONTENT_LENGTH).iter().map(HeaderValue::as_bytes);
+    let first = said.next().filter(|first| !first.is_empty() && first.iter().all(u8::is_ascii_digit));
+    if first.is_some() && said.next().is_none() {
+        return;
+    }
+    match length {
+        BodyLength::Bytes(bytes @ 1..) => {
+            fields.insert(CONTENT_LENGTH, bytes.into());
+        }
+        BodyLength::Bytes(0) | BodyLength::Chunked | BodyLength::UntilClose => {
+            fields.remove(CONTENT_LENGTH);
+        }
     }
 }
 
@@ -171,14 +197,13 @@ fn number(value: &[u8]) -> Option<u64> {
 
 /// RFC 9112 section 9.3. What has two lengths might be an attempt at response splitting (section
 /// 6.3).
-fn is_persistent(head: &response::Parts, known: KnownFields) -> bool {
+pub(super) fn is_persistent(version: Version, fields: &impl Fields, known: KnownFields) -> bool {
     let says = |option: &[u8]| {
-        let values = head.headers.get_all(CONNECTION).iter().map(HeaderValue::as_bytes);
-        let mut options = values.flat_map(|value| value.split(|byte| *byte == b','));
+        let mut options = fields.get_all(&CONNECTION).flat_map(|value| value.split(|byte| *byte == b','));
         options.any(|said| said.trim_ascii().eq_ignore_ascii_case(option))
     };
     let has_options = known.has(KnownField::Connection);
-    let stays = if head.version == Version::HTTP_11 {
+    let stays = if version == Version::HTTP_11 {
         !(has_options && says(b"close"))
     } else {
         has_options && says(b"keep-alive")

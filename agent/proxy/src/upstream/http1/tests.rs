@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 
 use bytes::Bytes;
-use http::header::TRANSFER_ENCODING;
+use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderMap, Method, Request, StatusCode};
 use http_body_util::BodyExt;
 use hyper_util::rt::TokioIo;
@@ -164,7 +164,9 @@ async fn library(to: SocketAddr, method: &Method) -> Option<Read> {
     Some(read(parts, frames, is_whole))
 }
 
-fn read(parts: http::response::Parts, frames: Vec<Frame<Bytes>>, is_whole: bool) -> Read {
+fn read(mut parts: http::response::Parts, frames: Vec<Frame<Bytes>>, is_whole: bool) -> Read {
+    // Lengths that say the same are passed on as one; what they say shows in the body.
+    parts.headers.remove(CONTENT_LENGTH);
     let (mut body, mut trailers) = (Vec::new(), HeaderMap::new());
     for frame in frames {
         match frame.into_data() {

@@ -2,24 +2,23 @@
 //! without trailers that it must not have.
 
 use std::cell::Cell;
-use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName};
-use http_body::{Body as _, Frame, SizeHint};
-use hyper::body::Incoming;
+use http_body::{Frame, SizeHint};
 
 use crate::core::trailers::restrict_trailers;
 use crate::core::untaken::{TakenBody, Untaken};
 use crate::core::upload_progress::UploadProgress;
 use crate::upstream::request::base64::{Base64, NotBase64};
 use crate::upstream::request::copies::{Copies, CopyEnd};
+use crate::upstream::request::incoming::{IncomingBody, IncomingError};
 
 pub(crate) struct ClientUpload {
-    incoming: Incoming,
+    incoming: IncomingBody,
     /// Bytes that may still come.
     left: u64,
     taken: TakenBody,
@@ -48,7 +47,7 @@ pub(crate) enum BodyFault {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum UploadError {
     #[error(transparent)]
-    Client(#[from] hyper::Error),
+    Client(#[from] IncomingError),
     #[error("the request body is larger than its Gateway allows")]
     TooLarge,
     #[error("the request body comes more slowly than --minimum-rate")]
@@ -65,7 +64,7 @@ pub(crate) enum UploadError {
 
 impl ClientUpload {
     /// `None` for a body that is empty.
-    pub(super) fn new(incoming: Incoming, limit: Option<u64>, untaken: &Arc<Untaken>) -> Option<Self> {
+    pub(super) fn new(incoming: IncomingBody, limit: Option<u64>, untaken: &Arc<Untaken>) -> Option<Self> {
         if incoming.is_end_stream() {
             return None;
         }
@@ -134,7 +133,7 @@ impl ClientUpload {
         let Self { incoming, left, taken, fault, edited, progress, copies, base64 } = self;
         let polled = match progress {
             Some(progress) if progress.is_too_slow() => Poll::Ready(Some(Err(UploadError::TooSlow))),
-            _ => Pin::new(&mut *incoming).poll_frame(cx).map_err(UploadError::from),
+            _ => incoming.poll_frame(cx).map_err(UploadError::from),
         };
         if polled.is_pending()
             && let Some(progress) = progress

@@ -1,0 +1,339 @@
+//! A request that is served without the HTTP library, and its response. Most are plain: the head is
+//! edited as spans of the bytes that came, and so is the response's. Others have their decision
+//! carried out as requests of the library do.
+
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::task::Poll;
+
+use bytes::Bytes;
+use http::uri::PathAndQuery;
+use http::{Request, StatusCode, Uri, header};
+
+use crate::client::clients::Client;
+use crate::client::exchange::Exchange;
+use crate::client::progress::Awaited;
+use crate::core::head::{FieldName, Fields, FieldsMut, Head, KnownField, KnownFields};
+use crate::core::snapshot::Current;
+use crate::core::untaken::TakenBody;
+use crate::http::body::{self, Body};
+use crate::http::decide::Decision;
+use crate::http::h1::head::{self, Doubt, Reading, RequestBody, RequestHead};
+use crate::http::h1::response::{self, Asked, Framing, Persistence};
+use crate::http::h1::stream::OwnStream;
+use crate::http::plan::ForwardPlan;
+use crate::http::router::Routed;
+use crate::http::sender;
+use crate::http::service::Service;
+use crate::log::record::Record;
+use crate::upstream::balance::Preference;
+use crate::upstream::http1::BodyLength;
+use crate::upstream::http1::plain::{PlainRequest, PlainResponse};
+use crate::upstream::plain::{self, PlainAnswer};
+use crate::upstream::request::{IncomingBody, Outgoing, Upload};
+
+/// Bytes of a usual request head.
+const HEAD: usize = 1 << 10;
+
+pub(super) enum Taken<'s> {
+    Request(Box<TakenRequest<'s>>),
+    Partial,
+    Uncertain(Doubt),
+}
+
+pub(super) struct TakenRequest<'s> {
+    exchange: Exchange,
+    routed: Routed<'s>,
+    way: Way,
+    asked: Asked,
+    persistence: Persistence,
+}
+
+enum Way {
+    Plain(PlainWay),
+    Other(Box<Outgoing>),
+}
+
+struct PlainWay {
+    request: PlainRequest,
+    preference: Preference,
+    /// Of a request that has a body.
+    body: Option<TakenBody>,
+}
+
+/// A response, up to its body. It needs nothing of what is served at the moment.
+pub(super) struct Answer {
+    content: Content,
+    persistence: Persistence,
+}
+
+enum Content {
+    /// All of it, and the bytes of the body among these.
+    Whole { out: Vec<u8>, body: usize, exchange: Exchange, record: Option<Box<Record>> },
+    /// The head, and perhaps a part of the body.
+    Begun(Vec<u8>, Box<Body>, Framing),
+    /// As the library would have it.
+    Response(Box<http::Response<Body>>, Asked),
+}
+
+/// The beginning of a response, and what is to follow.
+struct Begun {
+    out: Vec<u8>,
+    framing: Framing,
+    status: StatusCode,
+    /// Bytes of the body that are in it.
+    body: usize,
+    persistence: Persistence,
+}
+
+/// Takes a request from the bytes, which are not the stream's any more, and decides about it. All
+/// that is of no request, or of one that is not taken, goes back to the stream.
+pub(super) fn take<'s>(
+    bytes: &mut [u8],
+    stream: &mut OwnStream,
+    client: &Rc<Client>,
+    service: &Service,
+    current: &'s Current,
+) -> Taken<'s> {
+    let available = bytes.len();
+    let (mut head, size) = match head::read(bytes) {
+        Reading::Head(head, size) => (head, size),
+        Reading::Partial => {
+            stream.unread = bytes.to_vec();
+            return Taken::Partial;
+        }
+        Reading::Uncertain(doubt) => {
+            stream.unread = bytes.to_vec();
+            return Taken::Uncertain(doubt);
+        }
+    };
+    stream.is_partial = false;
+    stream.has_served = true;
+    stream.progress.head_is_complete();
+    let exchange = Exchange::begin(client);
+    let routed = service.router.route(current, client, &head);
+    let body = head.body;
+    let takes_trailers = head.takes_trailers;
+    let asked = Asked { method: head.method().clone(), version: head.version(), takes_trailers };
+    let persistence = if head.is_last { Persistence::Ends } else { Persistence::Stays };
+    let whole = whole(body, available - size, &routed, client);
+    let mut way = match &routed.decision {
+        Decision::Forward(plan) if whole.is_some() && is_plain(plan, &routed, service) => {
+            Way::Plain(plain_way(&mut head, plan, &routed, client, service))
+        }
+        Decision::Forward(_) | Decision::Own(_) | Decision::Guarded(_) => Way::Other(outgoing(&head, client)),
+    };
+    drop(head);
+    let rest = bytes.get(size..).unwrap_or_default();
+    match (&mut way, body) {
+        (_, RequestBody::Bytes(0)) => stream.unread = rest.to_vec(),
+        (Way::Plain(plain), _) => {
+            let (body, rest) = rest.split_at_checked(whole.unwrap_or_default()).unwrap_or_default();
+            plain.request.bytes.extend_from_slice(body);
+            plain.body = Some(TakenBody::begin(&client.progress.untaken));
+            client.progress.untaken.came(body.len());
+            stream.unread = rest.to_vec();
+        }
+        (Way::Other(outgoing), _) => {
+            let fed = IncomingBody::Own(stream.begin_body(body, rest));
+            outgoing.upload = Upload::new(fed, client.limits().body_bytes, &client.progress.untaken);
+        }
+    }
+    Taken::Request(Box::new(TakenRequest { exchange, routed, way, asked, persistence }))
+}
+
+/// Bytes of the body, if all of it has come and it is no longer than it may be.
+fn whole(body: RequestBody, available: usize, routed: &Routed<'_>, client: &Client) -> Option<usize> {
+    let RequestBody::Bytes(bytes) = body else { return None };
+    let most = routed.most_body_bytes().into_iter().chain(client.limits().body_bytes).min();
+    let is_small = bytes == 0 || most.is_none_or(|most| bytes <= most);
+    usize::try_from(bytes).ok().filter(|bytes| is_small && *bytes <= available)
+}
+
+fn plain_way(
+    head: &mut RequestHead<'_>,
+    plan: &ForwardPlan<'_>,
+    routed: &Routed<'_>,
+    client: &Client,
+    service: &Service,
+) -> PlainWay {
+    let passage = service.router.passage(routed);
+    let target = plan.target(head);
+    let address = sender::client(&head.fields, passage.proxies, client.peer.ip());
+    plan.edit_request(&mut head.fields, client, passage, None);
+    say_length(head);
+    let mut bytes = Vec::with_capacity(HEAD);
+    head.write_line(target.as_ref().map(PathAndQuery::as_str), &mut bytes);
+    head.fields.write(&mut bytes);
+    bytes.extend_from_slice(b"\r\n");
+    let request = PlainRequest { method: head.method().clone(), bytes };
+    PlainWay { request, preference: Preference { client: address, session: None }, body: None }
+}
+
+/// Has the fields say how long the body is, whatever filters have made of them.
+fn say_length(head: &mut RequestHead<'_>) {
+    let (RequestBody::Bytes(bytes), fields) = (head.body, &mut head.fields) else { return };
+    let known = KnownFields::of(fields);
+    if known.has(KnownField::TransferEncoding) {
+        fields.remove(&header::TRANSFER_ENCODING);
+    }
+    let is_said = if known.has(KnownField::ContentLength) {
+        response::announced(fields) == Some(bytes)
+    } else {
+        bytes == 0
+    };
+    if !is_said {
+        fields.remove(&header::CONTENT_LENGTH);
+        if bytes > 0 {
+            fields.append(header::CONTENT_LENGTH, header::HeaderValue::from(bytes));
+        }
+    }
+}
+
+fn is_plain(plan: &ForwardPlan<'_>, routed: &Routed<'_>, service: &Service) -> bool {
+    !routed.is_grpc()
+        && routed.compression().is_none()
+        && plan.is_plain()
+        && service.forwarder.pools.serving(service.router.passage(routed).listener).is_plain(plan.name)
+}
+
+/// The request as the library would have it.
+fn outgoing(head: &RequestHead<'_>, client: &Rc<Client>) -> Box<Outgoing> {
+    let mut request = Request::new(Upload::Empty);
+    *request.method_mut() = head.method().clone();
+    *request.version_mut() = head.version();
+    *request.uri_mut() = head.target().map_or_else(Uri::default, Uri::from);
+    for (name, value) in head.fields.iter() {
+        let name = header::HeaderName::from_bytes(name.as_str().as_bytes());
+        if let (Ok(name), Ok(value)) = (name, header::HeaderValue::from_bytes(value)) {
+            request.headers_mut().append(name, value);
+        }
+    }
+    Outgoing::of(request, &client.windows)
+}
+
+// === impl TakenRequest ===
+
+impl TakenRequest<'_> {
+    /// Gets the response, up to its body.
+    pub(super) async fn answer(
+        self: Box<Self>,
+        stream: &mut OwnStream,
+        client: &Rc<Client>,
+        service: &Service,
+    ) -> io::Result<Answer> {
+        let Self { exchange, routed, way, asked, persistence } = *self;
+        match way {
+            Way::Plain(way) => {
+                plain(stream, client, service, (exchange, routed), way, (asked, persistence)).await
+            }
+            Way::Other(outgoing) => {
+                // Boxed: most requests are plain, and have no room for it.
+                let responding = Box::pin(service.respond_to(client, exchange, outgoing, routed));
+                let response = Box::new(stream.watch(responding).await?);
+                Ok(Answer { content: Content::Response(response, asked), persistence })
+            }
+        }
+    }
+}
+
+/// Sends a request, and has the head of its response edited.
+async fn plain(
+    stream: &mut OwnStream,
+    client: &Rc<Client>,
+    service: &Service,
+    (exchange, routed): (Exchange, Routed<'_>),
+    way: PlainWay,
+    (asked, persistence): (Asked, Persistence),
+) -> io::Result<Answer> {
+    let PlainWay { request, preference, body: taken } = way;
+    let Decision::Forward(plan) = &routed.decision else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
+    let listener = service.router.passage(&routed).listener;
+    let pools = service.forwarder.pools.serving(listener);
+    let last_or = |persistence| if client.is_last_response() { Persistence::Ends } else { persistence };
+    let see =
+        |_: SocketAddr, response: PlainResponse<'_>| begin(plan, &asked, last_or(persistence), response);
+    let sending = plain::send(&pools, plan.name, preference, &request, see);
+    let answer = stream.watch(sending).await?;
+    drop((taken, request));
+    Ok(match answer {
+        Ok(PlainAnswer { seen, endpoint, body }) => {
+            let Begun { out, framing, status, body: bytes, persistence } = seen;
+            let record = service.router.forwarded(client, &routed, status, endpoint);
+            let content = match body {
+                None => Content::Whole { out, body: bytes, exchange, record },
+                Some(incoming) => {
+                    let body = Body::new(body::Content::upstream(incoming, None), exchange, record);
+                    Content::Begun(out, Box::new(body), framing)
+                }
+            };
+            Answer { content, persistence }
+        }
+        Err(error) => {
+            let reason = service.forwarder.failed(plan, listener, &error);
+            let (answer, record) = service.router.answer(client, &routed, &reason.into());
+            let response = Box::new(answer.map(|text| Body::new(text.into(), exchange, record)));
+            Answer { content: Content::Response(response, asked), persistence: last_or(persistence) }
+        }
+    })
+}
+
+// === impl Answer ===
+
+impl Answer {
+    /// Writes it. Returns what is left of the connection's persistence.
+    pub(super) async fn write(self, stream: &mut OwnStream) -> io::Result<Persistence> {
+        let Self { content, mut persistence } = self;
+        match content {
+            Content::Whole { out, body, mut exchange, mut record } => {
+                exchange.wait(Awaited::Client);
+                if let Some(record) = &mut record {
+                    record.sent += body as u64;
+                }
+                let out = Bytes::from(out);
+                let out = if out.len() > body::SMALL as usize { exchange.hold(out) } else { out };
+                stream.write(out).await?;
+                exchange.complete();
+                if let Some(record) = &mut record {
+                    record.complete = true;
+                }
+            }
+            Content::Begun(out, body, framing) => {
+                Box::pin(response::write_body(stream, out, *body, &framing)).await?;
+            }
+            Content::Response(response, asked) => {
+                let closes = response.headers().get(header::CONNECTION).is_some_and(|value| value == "close");
+                // It may turn out to be the last one.
+                if closes || poll_fn(|cx| Poll::Ready(stream.is_cut_off(cx))).await {
+                    persistence = Persistence::Ends;
+                }
+                persistence = Box::pin(response::write(stream, *response, &asked, persistence)).await?;
+            }
+        }
+        Ok(if stream.end_body().await { persistence } else { Persistence::Ends })
+    }
+}
+
+/// The beginning of the client's response, as soon as the head of the backend's is here.
+fn begin(
+    plan: &ForwardPlan<'_>,
+    asked: &Asked,
+    persistence: Persistence,
+    response: PlainResponse<'_>,
+) -> Begun {
+    let PlainResponse { status, mut fields, known, length, body } = response;
+    plan.edit_response(&mut fields, known, None);
+    let length = match length {
+        BodyLength::Bytes(bytes) => Some(bytes),
+        BodyLength::Chunked | BodyLength::UntilClose => None,
+    };
+    let mut out = Vec::with_capacity(response::HEAD + body.map_or(0, <[u8]>::len));
+    let (framing, persistence) =
+        response::write_head(asked, persistence, status, &mut fields, length, &mut out);
+    out.extend_from_slice(body.unwrap_or_default());
+    Begun { out, framing, status, body: body.map_or(0, <[u8]>::len), persistence }
+}

@@ -1,0 +1,14 @@
+//! The settings of proxies under test.
+
+use portcullis_proxy::{Http1, Settings};
+
+/// The default ones, with the code for HTTP/1 that the agent's variable chooses: CI runs the tests
+/// with each.
+pub fn settings() -> Settings {
+    let http1 = match std::env::var("PORTCULLIS_HTTP1").as_deref() {
+        Ok("library") | Err(_) => Http1::Library,
+        Ok("own") => Http1::Own,
+        Ok(other) => panic!("PORTCULLIS_HTTP1={other}: own or library"),
+    };
+    Settings { http1, ..Settings::default() }
+}
