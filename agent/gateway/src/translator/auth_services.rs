@@ -8,7 +8,7 @@ use portcullis_api::types::shared::ExternalAuth as Written;
 use portcullis_model::{ExternalAuth, ObjectName};
 
 use super::changes::ChangedObjects;
-use super::known_services::ChangedUses;
+use super::known_services::{ChangedUses, KnownServices};
 use super::policies::ChangedPolicies;
 use super::relation::Relation;
 use crate::Fault;
@@ -39,6 +39,7 @@ impl AuthServices {
         &self,
         changed: &ChangedObjects,
         targeted: &ChangedPolicies,
+        services: KnownServices<'_>,
     ) -> BTreeSet<ObjectName> {
         if targeted.all {
             return self.named.keys().cloned().collect();
@@ -46,6 +47,10 @@ impl AuthServices {
         let mut affected = BTreeSet::new();
         for service in changed.of(Kind::Service).chain(&targeted.services) {
             affected.extend(self.by_service.of(service).cloned());
+        }
+        // Their authorities may be others, and are to be read.
+        for service in targeted.policies.iter().flat_map(|policy| services.policies.services(policy)) {
+            affected.extend(self.by_service.of(&service).cloned());
         }
         for namespace in changed.granting_namespaces() {
             affected.extend(self.by_service.in_namespace(&namespace).cloned());

@@ -523,4 +523,56 @@ mod tests {
         ];
         assert!(needs(&objects, AgentRole::Node).is_empty());
     }
+
+    #[test]
+    fn authorities_of_services_that_a_policy_may_not_ask_are_not_read() {
+        let object = |kind: &str, group: &str, namespace: &str, name: &str, spec: Value| {
+            let manifest = json!({"apiVersion": group, "kind": kind,
+                "metadata": {"name": name, "namespace": namespace}, "spec": spec});
+            Change::Set(Object::from_json(manifest).unwrap().unwrap())
+        };
+        let stable = "gateway.networking.k8s.io/v1";
+        let listeners = json!([{"name": "l", "port": 80, "protocol": "HTTP"}]);
+        let target = json!([{"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "a"}]);
+        let auth =
+            json!({"protocol": "HTTP", "backendRef": {"name": "login", "namespace": "theirs", "port": 80}});
+        let validation = json!({"hostname": "a.example",
+            "caCertificateRefs": [{"group": "", "kind": "Secret", "name": "ca"}]});
+        let of_service = json!([{"group": "", "kind": "Service", "name": "login"}]);
+        let objects = [
+            object("GatewayClass", stable, "", "ours", json!({"controllerName": "c"})),
+            object(
+                "Gateway",
+                stable,
+                "edge",
+                "a",
+                json!({"gatewayClassName": "ours", "listeners": listeners}),
+            ),
+            object(
+                "TrafficPolicy",
+                "portcullis.dev/v1alpha1",
+                "edge",
+                "p",
+                json!({"targetRefs": target, "externalAuth": auth}),
+            ),
+            object("Service", "v1", "theirs", "login", json!({"ports": [{"port": 80}]})),
+            object(
+                "BackendTLSPolicy",
+                stable,
+                "theirs",
+                "t",
+                json!({"targetRefs": of_service, "validation": validation}),
+            ),
+        ];
+        let grant = json!({"from": [{"group": "portcullis.dev", "kind": "TrafficPolicy", "namespace": "edge"}],
+            "to": [{"group": "", "kind": "Service"}]});
+        let grant = object("ReferenceGrant", stable, "theirs", "g", grant);
+        let settings = Settings { controller_name: "c".to_owned(), ..Settings::default() };
+        let mut translator = Translator::new(settings);
+        let ca = |keys: &BTreeSet<ObjectKey>| keys.iter().any(|key| &*key.name.name == "ca");
+        assert!(!ca(&translator.apply(objects.to_vec()).needs.added));
+        assert!(ca(&translator.apply(vec![grant.clone()]).needs.added));
+        let Change::Set(grant) = grant else { unreachable!() };
+        assert!(ca(&translator.apply(vec![Change::Delete(grant.key())]).needs.removed));
+    }
 }

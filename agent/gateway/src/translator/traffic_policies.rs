@@ -91,7 +91,7 @@ impl TrafficPolicies {
         let (mut targeted, mut are_others) = (BTreeSet::new(), false);
         let mut affected = self.affected(changed);
         affected.extend(self.remote.affected(changed, targeted_services, services));
-        affected.extend(self.auth_services.affected(changed, targeted_services));
+        affected.extend(self.auth_services.affected(changed, targeted_services, services));
         for name in affected {
             let policy = objects.traffic_policies.get(&name);
             let jwt = policy.and_then(|policy| policy.spec.jwt.as_ref());

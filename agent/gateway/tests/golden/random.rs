@@ -448,11 +448,11 @@ fn grant(namespace: &str, dice: &mut Dice) -> Value {
 fn policy(namespace: &str, dice: &mut Dice) -> Value {
     let target = json!({"group": "", "kind": "Service", "name": dice.pick(&["v", "w"]),
         "sectionName": dice.maybe(|_| json!("none"))});
-    let holder = holder_ref(dice);
+    let holders: Vec<_> = (0..=dice.roll(2)).map(|_| holder_ref(dice)).collect();
     let validation = match dice.roll(3) {
         0 => json!({"hostname": "a.example", "wellKnownCACertificates": "System"}),
         1 => json!({"hostname": "10.0.0.1", "wellKnownCACertificates": "System"}),
-        _ => json!({"hostname": "a.example", "caCertificateRefs": [holder]}),
+        _ => json!({"hostname": "a.example", "caCertificateRefs": holders}),
     };
     let content = json!({"spec": {"targetRefs": [target], "validation": validation}});
     let name = dice.pick(&["p", "q"]);

@@ -47,12 +47,13 @@ impl<'s> View<'s> {
     }
 
     /// The objects that the credentials of a policy are checked against, and those with the
-    /// authorities of the Services that its key sets are fetched from, and that it has asked.
+    /// authorities of the Services that its key sets are fetched from, and that it has asked, if
+    /// it may ask them.
     pub(in crate::translator) fn holders_of_traffic(
         self,
         name: &ObjectName,
     ) -> impl Iterator<Item = &'s ObjectKey> {
-        let asked = self.traffic.asked_by(name);
+        let asked = self.traffic.asked_by(name).filter(move |service| self.may_ask(name, service));
         let policies = asked.flat_map(move |service| self.policies.on(service));
         let declared = policies.filter_map(move |policy| self.policies.get(policy));
         self.traffic.holders(name).chain(declared.flat_map(|declared| &declared.holders))
@@ -60,12 +61,13 @@ impl<'s> View<'s> {
 
     /// The Gateways of what policies are in force for that have a Service asked, and may.
     pub(super) fn gateways_asking(self, service: &ObjectName) -> BTreeSet<&'s ObjectName> {
-        let grants = Grants::new(self.objects);
-        let permitted = self.traffic.asking(service).filter(|policy| {
-            let (from, to) = (&policy.namespace, &service.namespace);
-            grants.permits(Kind::TrafficPolicy, from, Kind::Service, to, &service.name)
-        });
+        let permitted = self.traffic.asking(service).filter(|policy| self.may_ask(policy, service));
         permitted.flat_map(|policy| self.gateways_of_traffic(policy)).collect()
+    }
+
+    fn may_ask(self, policy: &ObjectName, service: &ObjectName) -> bool {
+        let (from, to) = (&policy.namespace, &service.namespace);
+        Grants::new(self.objects).permits(Kind::TrafficPolicy, from, Kind::Service, to, &service.name)
     }
 
     /// The Gateways at which a policy is in force for listeners or routes.
