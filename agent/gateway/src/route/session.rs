@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use aws_lc_rs::digest::{SHA256, digest};
 use http::HeaderName;
-use http::header::{LOCATION, SET_COOKIE};
 use portcullis_api::types::shared::{SessionCookie as WrittenCookie, SessionPersistence as Written};
 use portcullis_model::{
     CookieLifetime, KeptSessions, RuleId, SessionCarrier, SessionCookie, SessionPersistence, SessionTerms,
@@ -63,13 +62,37 @@ pub(super) fn parse(written: &Written, scope: &str) -> Result<SessionTerms, Faul
     Ok(SessionTerms { carrier, absolute_timeout })
 }
 
+/// Fields of responses, and of requests, that caches, browsers and applications go by.
+const OTHERS: [&str; 18] = [
+    "accept-ranges",
+    "age",
+    "allow",
+    "alt-svc",
+    "cache-control",
+    "clear-site-data",
+    "date",
+    "etag",
+    "expires",
+    "last-modified",
+    "location",
+    "range",
+    "retry-after",
+    "set-cookie",
+    "strict-transport-security",
+    "user-agent",
+    "vary",
+    "www-authenticate",
+];
+const OTHERS_BEGIN: [&str; 5] = ["access-control-", "content-", "grpc-", "if-", "sec-"];
+
 /// A token takes the place of all that the response has in the field, and requests are to bring it
 /// as far as here.
 fn parse_header(name: &str) -> Result<HeaderName, Fault> {
     check_length(name, LONGEST_NAME)?;
     let name = header_name(name)?;
-    let is_of_responses = [SET_COOKIE, LOCATION].contains(&name) || name.as_str().starts_with("content-");
-    if is_of_responses || is_reserved(&name) {
+    let is_of_others =
+        OTHERS.contains(&name.as_str()) || OTHERS_BEGIN.iter().any(|it| name.as_str().starts_with(it));
+    if is_of_others || is_reserved(&name) {
         return Err(Fault::unsupported(format!("{name} has another meaning; choose another field")));
     }
     Ok(name)
@@ -209,6 +232,8 @@ mod tests {
             (json!({"type": "Header", "header": {"name": "host"}}), "host has another meaning"),
             (json!({"type": "Header", "header": {"name": "content-encoding"}}), "has another meaning"),
             (json!({"type": "Header", "header": {"name": "location"}}), "location has another meaning"),
+            (json!({"type": "Header", "header": {"name": "Cache-Control"}}), "has another meaning"),
+            (json!({"type": "Header", "header": {"name": "grpc-status"}}), "has another meaning"),
             (json!({"type": "Header", "header": {"name": "authorization"}}), "has another meaning"),
             (json!({"type": "Header", "header": {"name": "x-forwarded-for"}}), "has another meaning"),
             (json!({"type": "Header", "header": {"name": "s"}, "cookie": {}}), "for the type Cookie"),
