@@ -6,11 +6,10 @@
 mod support;
 
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::{HeaderName, HeaderValue};
 use http_body_util::BodyExt;
 use portcullis_model::BackendProtocol;
 use portcullis_proxy::{Reason, Settings, Upstream};
@@ -254,60 +253,36 @@ async fn nor_do_those_of_an_http2_backend() {
     }
 }
 
-/// Nor is it sent again, though the connection was kept: the backend has answered.
+/// Clients of HTTP/2 may take a response that has it for malformed.
 #[tokio::test]
-async fn white_space_around_values_of_an_http2_backend_is_no_response() {
-    let (listener, asked) = (TcpListener::bind("127.0.0.1:0").await.unwrap(), Arc::new(AtomicUsize::new(0)));
-    let (address, requests) = (listener.local_addr().unwrap(), asked.clone());
+async fn white_space_around_values_of_an_http2_backend_is_taken_off() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
     tokio::spawn(async move {
-        let (stream, _) = listener.accept().await.unwrap();
-        // There is no other connection: both clients have the same core.
-        drop(listener);
-        let mut connection = h2::server::handshake(stream).await.unwrap();
-        while let Some(Ok((request, mut respond))) = connection.accept().await {
-            requests.fetch_add(1, Ordering::SeqCst);
-            let value = |name: &str| request.headers().get(name).map(|text| text.to_str().unwrap());
-            let value = |name: &str| {
-                value(name)
-                    .map(|text| HeaderValue::from_str(&text.replace('_', " ").replace('+', "\t")).unwrap())
-            };
-            let mut response = http::Response::new(());
-            for (name, from) in [("x-a", "x-head"), ("grpc-message", "x-head-message")] {
-                response.headers_mut().extend(value(from).map(|it| (HeaderName::from_static(name), it)));
+        while let Ok((stream, _)) = listener.accept().await {
+            let mut connection = h2::server::handshake(stream).await.unwrap();
+            while let Some(Ok((_, mut respond))) = connection.accept().await {
+                let padded = HeaderValue::from_static("\t b\tc  ");
+                let mut response = http::Response::new(());
+                for (name, value) in [
+                    ("x-a", padded.clone()),
+                    ("x-blank", HeaderValue::from_static(" ")),
+                    ("trailer", "x-b".parse().unwrap()),
+                ] {
+                    response.headers_mut().insert(name, value);
+                }
+                let mut body = respond.send_response(response, false).unwrap();
+                body.send_data("ok".into(), false).unwrap();
+                body.send_trailers([(HeaderName::from_static("x-b"), padded)].into_iter().collect()).unwrap();
             }
-            response.headers_mut().insert("trailer", HeaderValue::from_static("x-b, grpc-message"));
-            let mut body = respond.send_response(response, false).unwrap();
-            body.send_data("ok".into(), false).unwrap();
-            let mut trailers = HeaderMap::new();
-            for (name, from) in [("x-b", "x-trailer"), ("grpc-message", "x-trailer-message")] {
-                trailers.extend(value(from).map(|it| (HeaderName::from_static(name), it)));
-            }
-            body.send_trailers(trailers).unwrap();
         }
     });
     let world = world(BackendProtocol::H2c, &[address]).await;
-    for (sent, via) in [Via::Http1, Via::H2c].into_iter().enumerate() {
-        let ask = async |fields: &str| world.send(via, &format!("GET /\nte: trailers\n{fields}")).await;
-        for (field, status) in [
-            ("x-head: b_c", 200),
-            ("x-head: _b", 502),
-            ("x-head: b+", 502),
-            ("x-head: _", 502),
-            ("x-trailer: b_c", 200),
-            ("x-head-message: no:_", 200),
-        ] {
-            let reply = timeout(Duration::from_secs(10), ask(field)).await.unwrap();
-            assert_eq!(reply.status.as_u16(), status, "{via:?} {field}: {reply:?}");
-            if field == "x-head-message: no:_" {
-                assert_eq!(reply.header("grpc-message"), Some("no:"));
-            }
-        }
-        let reply = ask("x-trailer-message: no:_").await;
-        assert_eq!((&*reply.body, &reply.trailers["grpc-message"]), ("ok", &"no:".parse().unwrap()));
-        let mut client = Client::connect(via, world.address(via), "any.test").await;
-        let broken = client.try_send("GET /\nte: trailers\nx-trailer: b_").await;
-        assert!(broken.is_err(), "{via:?}: {broken:?}");
-        assert_eq!(asked.load(Ordering::SeqCst), 8 * (sent + 1));
+    for via in [Via::Http1, Via::H2c] {
+        let reply = world.send(via, "GET /\nte: trailers").await;
+        let of_head = [reply.header("x-a"), reply.header("x-blank")];
+        assert_eq!((&*reply.body, of_head), ("ok", [Some("b\tc"), Some("")]), "{via:?}");
+        assert_eq!(reply.trailers["x-b"], "b\tc", "{via:?}");
     }
 }
 

@@ -579,10 +579,7 @@ impl Connection {
                             error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM)
                         }
                         Http2Error::NoTunnels => true,
-                        Http2Error::Padded(_) => false,
                     };
-                    // A connection that brought a response was not closed.
-                    let resend = resend.filter(|_| !matches!(error, Http2Error::Padded(_)));
                     let processed =
                         if unsent.is_some() || is_unseen { Processed::No } else { Processed::Perhaps };
                     let again = unsent.or_else(|| resend.map(Resend::into_outgoing));

@@ -16,16 +16,14 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
-use h2::RecvStream;
 use h2::client::{self, Connection, SendRequest};
 use http::header::CONTENT_LENGTH;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response};
+use http::{HeaderValue, Method, Request, Response};
 use tokio::sync::Notify;
 use tokio::task::spawn_local;
 use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::core::head::is_padded;
 use crate::upstream::extended_connect::Handshake;
 use crate::upstream::http2::body::Inboxes;
 use crate::upstream::http2::wire::{Metered, Touched, Wire};
@@ -45,8 +43,6 @@ const UNSENT: usize = 32 << 10;
 /// less what it carries. All are taken as soon as they came, so it says nothing of clients that do
 /// not read.
 const SMALL_FRAMES: usize = 8 << 20;
-/// The words of a failed gRPC call. Its encoding leaves spaces as they are, at the end as well.
-const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 
 pub(crate) struct Multiplexed {
     sender: SendRequest<Bytes>,
@@ -84,8 +80,6 @@ pub(crate) enum Http2Error {
     Library(#[from] h2::Error),
     #[error("it does not announce SETTINGS_ENABLE_CONNECT_PROTOCOL (RFC 8441)")]
     NoTunnels,
-    #[error("the value of its field {0} begins or ends with white space (RFC 9113 section 8.2.1)")]
-    Padded(HeaderName),
 }
 
 /// Tells what is left of a connection when its task ends, however that comes.
@@ -212,19 +206,19 @@ impl Stream {
             let (response, body) = sender.clone().send_request(Request::from_parts(parts, ()), is_empty)?;
             let metering = wire.meter(response.stream_id().as_u32(), &windows);
             if let Some(handshake) = handshake {
-                let response = inboxes.receive(unpadded(response.await?)?, metering);
+                let response = inboxes.receive(response.await?, metering);
                 return Ok(tunnel::opened(response, &handshake, body));
             }
             let sending = (!is_empty).then(|| {
                 let sending = sending::send(upload, body, wire.clone(), upload_until);
                 AbortOnDropHandle::new(spawn_local(sending))
             });
-            let response = unpadded(response.await?)?;
+            let response = response.await?;
             // The request may go on for longer than the response takes to begin.
             sending.map(AbortOnDropHandle::detach);
             Ok(inboxes.receive(response, metering))
         };
-        answered.await.map_err(|error| Unanswered { error, unsent: None })
+        answered.await.map_err(|error: h2::Error| Unanswered { error: error.into(), unsent: None })
     }
 }
 
@@ -242,23 +236,4 @@ impl Drop for Ending {
         self.state.settled.notify_waiters();
         self.inboxes.fill(Touched::All);
     }
-}
-
-/// The response, unless its head is malformed. The stream of one that is dropped is reset.
-fn unpadded(mut response: Response<RecvStream>) -> Result<Response<RecvStream>, Http2Error> {
-    refuse_padding(response.headers_mut())?;
-    Ok(response)
-}
-
-/// Finds fields whose values begin or end with white space: "Clients MUST NOT accept a malformed
-/// response" (RFC 9113 section 8.1.1), and another hop may read a value without it. HTTP/1 takes it
-/// off; the library for HTTP/2 lets it pass. Of the message of a gRPC call it is taken off here.
-fn refuse_padding(fields: &mut HeaderMap) -> Result<(), Http2Error> {
-    for (name, value) in fields.iter_mut().filter(|(_, value)| is_padded(value.as_bytes())) {
-        match HeaderValue::from_bytes(value.as_bytes().trim_ascii()) {
-            Ok(message) if *name == GRPC_MESSAGE => *value = message,
-            _ => return Err(Http2Error::Padded(name.clone())),
-        }
-    }
-    Ok(())
 }

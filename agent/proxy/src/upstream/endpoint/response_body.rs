@@ -17,7 +17,7 @@ use crate::upstream::endpoint::UpstreamError;
 use crate::upstream::endpoint::in_flight::InFlight;
 use crate::upstream::health::places::RequestPlace;
 use crate::upstream::http1::Http1Body;
-use crate::upstream::http2::{Http2Body, Http2Tunnel, Stream};
+use crate::upstream::http2::{Http2Body, Http2Error, Http2Tunnel, Stream};
 
 /// The outcome of a gRPC call: in the trailers, or in a head that is all there is.
 pub(crate) const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
@@ -111,7 +111,7 @@ impl ResponseBody {
         match &mut self.source {
             Source::Http1(body) => body.poll_frame(cx, most).map_err(UpstreamError::from),
             Source::Http2 { body, .. } => {
-                let polled = body.poll_frame(cx, most).map_err(UpstreamError::from);
+                let polled = body.poll_frame(cx, most).map_err(|error| Http2Error::from(error).into());
                 if self.judged == Judged::ByTrailers
                     && let Poll::Ready(Some(Ok(frame))) = &polled
                     && let Some(trailers) = frame.trailers_ref()

@@ -13,12 +13,12 @@ use std::task::{Context, Poll, Waker};
 use bytes::{Buf, Bytes, BytesMut};
 use foldhash::fast::RandomState;
 use h2::{Reason, RecvStream, SendStream};
-use http::{HeaderMap, Response, header};
+use http::{HeaderMap, HeaderValue, Response, header};
 use http_body::{Frame, SizeHint};
 
+use crate::core::head::is_padded;
 use crate::core::window::Window;
 use crate::upstream::http2::wire::{Metering, Touched};
-use crate::upstream::http2::{Http2Error, refuse_padding};
 
 /// Bytes of a piece: at least, however small the frames are, and at most. From 16 KiB on the
 /// allocator adds a page to each.
@@ -57,7 +57,7 @@ enum End {
     Open,
     Trailers(HeaderMap),
     Complete,
-    Broken(Http2Error),
+    Broken(h2::Error),
 }
 
 // === impl Inboxes ===
@@ -65,9 +65,10 @@ enum End {
 impl Inboxes {
     pub(super) fn receive(
         self: &Rc<Self>,
-        response: Response<RecvStream>,
+        mut response: Response<RecvStream>,
         metering: Metering,
     ) -> Response<Http2Body> {
+        trim(response.headers_mut());
         let length = response.headers().get(header::CONTENT_LENGTH);
         let left = length.and_then(|length| length.to_str().ok()?.parse().ok());
         response.map(|incoming| {
@@ -132,7 +133,7 @@ impl Http2Body {
         &mut self,
         cx: &mut Context<'_>,
         most: usize,
-    ) -> Poll<Option<Result<Frame<Bytes>, Http2Error>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, h2::Error>>> {
         let mut inbox = self.inbox.borrow_mut();
         let bytes = inbox.take(most);
         if !bytes.is_empty() {
@@ -152,9 +153,7 @@ impl Http2Body {
             // "a server MAY request that the client abort transmission of a request without error
             // by sending a RST_STREAM with an error code of NO_ERROR after sending a complete
             // response" (RFC 9113 section 8.1).
-            End::Broken(Http2Error::Library(error)) if error.reason() == Some(Reason::NO_ERROR) => {
-                Poll::Ready(None)
-            }
+            End::Broken(error) if error.reason() == Some(Reason::NO_ERROR) => Poll::Ready(None),
             End::Broken(error) => Poll::Ready(Some(Err(error))),
         }
     }
@@ -182,14 +181,14 @@ impl Inbox {
                         has_more = true;
                     }
                 }
-                Poll::Ready(Some(Err(error))) => self.end = End::Broken(error.into()),
+                Poll::Ready(Some(Err(error))) => self.end = End::Broken(error),
                 Poll::Ready(None) => match self.incoming.poll_trailers(&mut cx) {
                     Poll::Ready(Ok(Some(mut trailers))) => {
-                        let refused = refuse_padding(&mut trailers);
-                        self.end = refused.map_or_else(End::Broken, |()| End::Trailers(trailers));
+                        trim(&mut trailers);
+                        self.end = End::Trailers(trailers);
                     }
                     Poll::Ready(Ok(None)) => self.end = End::Complete,
-                    Poll::Ready(Err(error)) => self.end = End::Broken(error.into()),
+                    Poll::Ready(Err(error)) => self.end = End::Broken(error),
                     Poll::Pending => break,
                 },
                 Poll::Pending => break,
@@ -232,5 +231,16 @@ impl Inbox {
             self.pieces.push_front(piece);
         }
         part
+    }
+}
+
+/// Takes white space off the ends of values, as HTTP/1 does: the library lets it pass, and clients
+/// of HTTP/2 may take a response that has it for malformed (RFC 9113 section 8.2.1). It is rather
+/// taken off than refused, as values may, of gRPC's metadata.
+fn trim(fields: &mut HeaderMap) {
+    for value in fields.values_mut().filter(|value| is_padded(value.as_bytes())) {
+        if let Ok(trimmed) = HeaderValue::from_bytes(value.as_bytes().trim_ascii()) {
+            *value = trimmed;
+        }
     }
 }
