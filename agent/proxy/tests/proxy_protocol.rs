@@ -53,15 +53,16 @@ async fn gateway(listeners: Vec<Listener>, backend: SocketAddr) -> Gateway {
     gateway
 }
 
-async fn connect(from: Ipv4Addr, gateway: &Gateway) -> TcpStream {
+/// The connection may be closed as soon as it is there.
+async fn connect(from: Ipv4Addr, gateway: &Gateway) -> io::Result<TcpStream> {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind((from, 0).into()).unwrap();
-    socket.connect(gateway.address).await.unwrap()
+    socket.connect(gateway.address).await
 }
 
 /// The answer to a request behind these bytes.
 async fn ask(from: Ipv4Addr, gateway: &Gateway, header: &[u8]) -> io::Result<String> {
-    let mut stream = connect(from, gateway).await;
+    let mut stream = connect(from, gateway).await?;
     let request = b"GET / HTTP/1.1\r\nHost: a.com\r\nX-Forwarded-For: 1.1.1.1\r\nConnection: close\r\n\r\n";
     stream.write_all(&[header, request].concat()).await?;
     let mut text = String::new();
@@ -132,7 +133,7 @@ async fn the_header_comes_before_tls_however_it_is_cut() {
     let backend = Backend::echo().await;
     let gateway = gateway(vec![web("a.com", true, behind(OtherPeers::Accept))], backend.address).await;
     for header in [V1, V2] {
-        let mut stream = connect(PROXY, &gateway).await;
+        let mut stream = connect(PROXY, &gateway).await.unwrap();
         stream.set_nodelay(true).unwrap();
         for byte in header {
             stream.write_all(&[*byte]).await.unwrap();
@@ -144,7 +145,7 @@ async fn the_header_comes_before_tls_however_it_is_cut() {
         let text = answer.body().to_ascii_lowercase();
         assert!(text.contains("x-forwarded-for: 192.0.2.7"), "{text}");
     }
-    assert!(client::tls(connect(PROXY, &gateway).await, Some("a.com"), b"http/1.1").await.is_err());
+    assert!(client::tls(connect(PROXY, &gateway).await.unwrap(), Some("a.com"), b"http/1.1").await.is_err());
 }
 
 #[tokio::test]
@@ -157,7 +158,7 @@ async fn bytes_behind_the_header_are_the_backends() {
         (PROXY, V2, b"backendPROXY hello\n"),
         (DIRECT, b"", b"backendPROXY hello\n"),
     ] {
-        let mut stream = connect(from, &gateway).await;
+        let mut stream = connect(from, &gateway).await.unwrap();
         stream.write_all(&[header, b"PROXY hello\n"].concat()).await.unwrap();
         stream.shutdown().await.unwrap();
         let mut answer = Vec::new();
