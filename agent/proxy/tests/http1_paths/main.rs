@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use case::Case;
 use portcullis_proxy::Http1;
 use reference::{Message, Reading};
-use stage::{Outcome, Stage, skip_empty_lines};
+use stage::{End, Outcome, Stage, skip_empty_lines};
 
 const CORPUS: &str = include_str!("corpus.txt");
 /// Cases at random that are played always.
@@ -32,6 +32,11 @@ const LANES: usize = 8;
 /// when it seems that something is wrong.
 const SOON: Duration = Duration::from_millis(50);
 const FOR_CERTAIN: Duration = Duration::from_secs(2);
+
+/// Connections that each of them has reset. What a client gets before that is chance, so it is no
+/// difference; but neither may do it much more often.
+static RESETS_OWN: AtomicU64 = AtomicU64::new(0);
+static RESETS_LIBRARY: AtomicU64 = AtomicU64::new(0);
 
 struct Both {
     own: Stage,
@@ -60,6 +65,9 @@ impl Both {
 
     async fn play(&self, case: &Case, silence: Duration) -> Result<(), String> {
         let (own, library) = tokio::join!(self.own.play(case, silence), self.library.play(case, silence));
+        for (outcome, resets) in [(&own, &RESETS_OWN), (&library, &RESETS_LIBRARY)] {
+            resets.fetch_add((outcome.end == End::Reset).into(), Relaxed);
+        }
         let why = [("own", &own), ("library", &library)]
             .into_iter()
             .find_map(|(name, outcome)| smuggled(case, outcome).map(|why| format!("{name}: {why}")));
@@ -194,4 +202,10 @@ fn cases_at_random_end_in_the_same_way() {
         }
         assert_eq!(wrong.load(Relaxed), 0, "cases of {}", played.load(Relaxed));
     });
+    let [own, library] = [&RESETS_OWN, &RESETS_LIBRARY].map(|resets| resets.load(Relaxed));
+    assert!(
+        own <= library * 2 + 20 && library <= own * 2 + 20,
+        "resets: {own} own, {library} of the library"
+    );
+    println!("resets: {own} own, {library} of the library");
 }
