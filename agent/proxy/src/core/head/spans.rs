@@ -1,5 +1,5 @@
 //! Header fields as spans of the bytes that their head came in, in the order in which they came.
-//! What is added to them is ours.
+//! Fields that are added have memory of their own.
 
 use std::ops::Range;
 
