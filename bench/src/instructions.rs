@@ -53,6 +53,10 @@ pub(crate) struct Args {
     /// Record what got cheaper, and what was never recorded
     #[arg(long, conflicts_with = "check")]
     update: bool,
+    /// Write what 250 requests cost, function by function, into a file per workload, for
+    /// callgrind_annotate
+    #[arg(long, value_name = "DIRECTORY")]
+    keep: Option<PathBuf>,
 }
 
 /// Kinds of requests; the names are those of the recorded numbers.
@@ -92,7 +96,11 @@ struct Measured {
 pub(crate) fn run(args: &Args) -> Result<()> {
     let agents = if args.agent.is_empty() { vec![build()?] } else { args.agent.clone() };
     backend::start(BACKEND)?;
-    let measured = agents.iter().map(|agent| measure(agent)).collect::<Result<Vec<_>>>()?;
+    let keep = args.keep.as_deref();
+    if let Some(keep) = keep {
+        std::fs::create_dir_all(keep).with_context(|| format!("cannot create {}", keep.display()))?;
+    }
+    let measured = agents.iter().map(|agent| measure(agent, keep)).collect::<Result<Vec<_>>>()?;
     print(&agents, &measured);
     let recorded = Recorded::read()?;
     if args.check {
@@ -113,7 +121,7 @@ fn build() -> Result<PathBuf> {
     Ok(root.join(target).join(PROFILE).join("portcullis"))
 }
 
-fn measure(binary: &Path) -> Result<Vec<Measured>> {
+fn measure(binary: &Path, keep: Option<&Path>) -> Result<Vec<Measured>> {
     let scratch = tempfile::Builder::new().prefix("portcullis-instructions-").tempdir()?;
     let config = scratch.path().join("config");
     let site = Site::create(Size::Routes, &scratch.path().join("site"))?;
@@ -140,7 +148,7 @@ fn measure(binary: &Path) -> Result<Vec<Measured>> {
     let callgrind = Callgrind::start(launch, &counts)?;
     *AGENT.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(callgrind.threads());
     let measured = WORKLOADS.into_iter().map(|workload| {
-        let pairs = workload.measure(&callgrind, &site.authority)?;
+        let pairs = workload.measure(&callgrind, &site.authority, keep)?;
         Ok(Measured { workload, pairs })
     });
     measured.collect()
@@ -167,7 +175,12 @@ impl Workload {
         }
     }
 
-    fn measure(self, callgrind: &Callgrind, authority: &Authority) -> Result<Vec<f64>> {
+    fn measure(
+        self,
+        callgrind: &Callgrind,
+        authority: &Authority,
+        keep: Option<&Path>,
+    ) -> Result<Vec<f64>> {
         let mut client = self.connect(authority).with_context(|| self.title())?;
         let mut random = Random::new();
         let mut ask = |requests: u64| -> Result<u64> {
@@ -181,7 +194,10 @@ impl Workload {
                 client.get(&path).with_context(|| format!("{}: GET {path}", self.title()))?;
                 callgrind.threads().wait_idle()?;
             }
-            callgrind.count()
+            match keep {
+                Some(keep) if requests == LONG => callgrind.keep(&keep.join(self.name())),
+                _ => callgrind.count(),
+            }
         };
         ask(WARM_UP)?;
         (0..PAIRS)

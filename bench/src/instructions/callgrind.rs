@@ -65,6 +65,18 @@ impl Callgrind {
     /// Instructions since the last call, of the thread that executed most of them: the one that
     /// serves. What others do, such as writing statuses, has nothing to do with requests.
     pub(super) fn count(&self) -> Result<u64> {
+        Ok(self.dump()?.0)
+    }
+
+    /// As [`Self::count`]; they are kept in this file, function by function.
+    pub(super) fn keep(&self, file: &Path) -> Result<u64> {
+        let (count, functions) = self.dump()?;
+        fs::write(file, functions).with_context(|| format!("cannot write {}", file.display()))?;
+        Ok(count)
+    }
+
+    /// The count, and callgrind's file about it.
+    fn dump(&self) -> Result<(u64, String)> {
         self.ask(&["dump"])?;
         let mut most = None;
         for entry in fs::read_dir(&self.directory)? {
@@ -73,7 +85,7 @@ impl Callgrind {
                 let text = fs::read_to_string(&path)?;
                 let total = text.lines().find_map(|line| line.strip_prefix("totals: "));
                 let total: u64 = total.context("callgrind wrote no total")?.trim().parse()?;
-                most = most.max(Some(total));
+                most = most.max(Some((total, text)));
                 fs::remove_file(path)?;
             }
         }
