@@ -13,6 +13,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response};
 use portcullis_model::{AllUnhealthy, BackendProtocol, Probe, Resilience};
+use support::backend::refusing;
 use support::l4;
 use support::resilience::{Endpoint, checks, http_check, stats, world};
 use support::rules::rule;
@@ -121,7 +122,7 @@ async fn hostile_endpoints_fail_and_hold_nothing_up() {
 async fn tcp_checks_make_connections() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let good = listener.local_addr().unwrap();
-    let refusing = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let refusing = refusing();
     let world = world(rule(), checks(Probe::Tcp), &[good, refusing]).await;
     out(&world, &[refusing]).await;
 }

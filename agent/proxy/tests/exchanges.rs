@@ -8,6 +8,7 @@ mod support;
 use http::StatusCode;
 use portcullis_model::{BackendProtocol, Filter, PathRewrite, Scheme};
 use portcullis_proxy::Settings;
+use support::backend::refusing;
 use support::client::raw;
 use support::origin::Origin;
 use support::rules::{RuleSpec, edit, rule};
@@ -273,7 +274,7 @@ fn paths() -> Vec<Row> {
 async fn run(rows: Vec<Row>) {
     let backends =
         [(BackendProtocol::Http1, Origin::http1().await), (BackendProtocol::H2c, Origin::h2c().await)];
-    let refusing = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let refusing = refusing();
     let mut world = World::new();
     world.backend("empty", BackendProtocol::Http1, &[]);
     world.backend("refusing", BackendProtocol::Http1, &[refusing]);

@@ -12,6 +12,7 @@ use http::{Response, StatusCode};
 use portcullis_model::{BackendProtocol, Failure, Filter, ListenerFilter};
 use portcullis_proxy::Reason;
 use support::auth::{HttpAuthService, filter, only, over_grpc, over_http};
+use support::backend::refusing;
 use support::client::raw;
 use support::guarded::{answer, fields_of, guarded, outcomes, seen, with_body, world};
 use support::origin::serve_raw;
@@ -217,7 +218,7 @@ async fn connections_last() {
 
 #[tokio::test]
 async fn no_request_passes_a_service_that_is_out_of_order() {
-    let refusing = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let refusing = refusing();
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let large: &'static str =
         Box::leak(format!("HTTP/1.1 200 OK\r\nx: {}\r\n\r\n", "y".repeat(70 << 10)).into());
@@ -310,7 +311,7 @@ async fn the_rules_time_is_for_the_service_too() {
 /// An endpoint of the service may be the gateway itself.
 #[tokio::test]
 async fn a_service_that_leads_back_is_not_asked_for_ever() {
-    let refusing = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let refusing = refusing();
     let (mut world, backend) =
         world(refusing, BackendProtocol::Http1, vec![guarded(over_http(|_| {}))]).await;
     let own = world.plain;

@@ -7,6 +7,7 @@ mod support;
 use std::net::SocketAddr;
 
 use portcullis_model::BackendProtocol;
+use support::backend::refusing;
 use support::origin::{Origin, serve_raw};
 use support::rules::{RuleSpec, rule};
 use support::via::{Reply, Via};
@@ -34,7 +35,7 @@ fn check(reply: &Reply, code: &str, name: &str) {
 
 #[tokio::test]
 async fn failures_are_told_as_grpc_statuses() {
-    let refusing = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let refusing = refusing();
     let broken = serve_raw(b"this is no HTTP/2").await;
     let slow = Origin::h2c().await;
     let elsewhere = vec![rule().prefix("/other")];

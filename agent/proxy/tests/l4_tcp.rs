@@ -16,6 +16,7 @@ use portcullis_model::{
 };
 use portcullis_proxy::{Ending, ExceededLimit, Forwarded, L4, LogOutput, Proxy, Settings, SocketMode};
 use socket2::SockRef;
+use support::backend::refusing;
 use support::fixture::{Gateway, snapshot, termination};
 use support::l4::{backend, echo, exchange, listener, rule, tcp, to};
 use support::world::eventually;
@@ -289,7 +290,7 @@ async fn a_side_that_does_not_read_holds_little() {
 
 #[tokio::test]
 async fn connections_without_backend_are_reset() {
-    let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let closed = refusing();
     let refuse = rule(L4Action::Refuse("the rule has no backendRefs".into()));
     let invalid = to(&[("", 1)]);
     let nothing = Arc::new(L4Rule { id: None, ..(*refuse).clone() });
@@ -314,7 +315,7 @@ async fn connections_without_backend_are_reset() {
 
 #[tokio::test]
 async fn an_endpoint_that_refuses_is_passed_over() {
-    let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let closed = refusing();
     let open = echo("x").await;
     let gateway = gateway(Serves::Tcp(to(&[("app/one:1", 1)])), &[("app/one:1", &[closed, open])]).await;
     for _ in 0..50 {

@@ -15,7 +15,7 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use portcullis_model::{BackendProtocol, Filter, Mirror, PathRewrite, Share};
 use portcullis_proxy::Mirrored;
-use support::backend::Backend;
+use support::backend::{Backend, refusing};
 use support::origin::{Origin, serve_raw};
 use support::rules::{RuleSpec, backend_name, edit, rule};
 use support::via::{Client, Via};
@@ -157,7 +157,7 @@ async fn a_share_of_all_requests_is_mirrored() {
 
 #[tokio::test]
 async fn a_mirror_that_is_dead_or_broken_harms_no_request() {
-    let refusing = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let refusing = refusing();
     for mirror_address in
         [Some(refusing), Some(serve_raw(b"garbage").await), Some(serve_raw(b"").await), None]
     {

@@ -5,6 +5,7 @@
 
 mod support;
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -15,12 +16,13 @@ use portcullis_model::{
 };
 use portcullis_proxy::{Proxy, Settings, SocketMode};
 use socket2::SockRef;
+use support::backend::refusing;
 use support::client;
 use support::fixture::{Gateway, snapshot};
 use support::l4::{echo, exchange, listener, passthrough, tcp, terminated, tls_backend, to};
 use support::settings::settings;
 use tokio::io::AsyncReadExt;
-use tokio::net::{TcpListener, TcpStream, UdpSocket};
+use tokio::net::{TcpStream, UdpSocket};
 
 const NAME: &str = "app/one:1";
 const ASKED: usize = 20;
@@ -41,10 +43,6 @@ async fn counted(mut ask: impl AsyncFnMut() -> String) -> BTreeMap<String, usize
         *counts.entry(ask().await).or_default() += 1;
     }
     counts
-}
-
-async fn refusing() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap()
 }
 
 #[tokio::test]
@@ -80,9 +78,9 @@ async fn connections_come_to_near_endpoints() {
         };
         serve([node, zone, far, farther]).await;
         assert_eq!(counted(ask).await, [("node".to_owned(), ASKED)].into(), "{server_name:?}");
-        serve([refusing().await, zone, far, farther]).await;
+        serve([refusing(), zone, far, farther]).await;
         assert_eq!(counted(ask).await, [("zone".to_owned(), ASKED)].into(), "{server_name:?}");
-        serve([refusing().await, refusing().await, far, far]).await;
+        serve([refusing(), refusing(), far, far]).await;
         let mut asked = counted(ask).await;
         assert_eq!(
             asked.pop_first().map(|(name, count)| (name.starts_with("far"), count)),
@@ -120,13 +118,15 @@ async fn datagrams_come_to_near_endpoints() {
         let served = Snapshot { frontends, backends: near(endpoints), ..Snapshot::default() };
         assert_eq!(proxy.apply(Arc::new(served)).await, Unserved::default());
     };
-    // Sessions of their own.
+    // Sessions of their own: while a client is there, no other one is given its port.
+    let clients = RefCell::new(Vec::new());
     let ask = async || {
         let client = UdpSocket::bind("127.0.0.1:0").await.unwrap();
         client.connect(address).await.unwrap();
         client.send(b"?").await.unwrap();
         let mut buffer = [0; 16];
         let length = client.recv(&mut buffer).await.unwrap();
+        clients.borrow_mut().push(client);
         String::from_utf8_lossy(&buffer[..length]).into_owned()
     };
     let [node, zone, far, farther] = endpoints[..] else { panic!("{endpoints:?}") };

@@ -16,7 +16,7 @@ use http_body::Frame;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use portcullis_model::{BackendProtocol, Resilience};
-use support::backend::Backend;
+use support::backend::{Backend, refusing};
 use support::origin::Body;
 use support::resilience::{Endpoint, outliers, stats, world};
 use support::rules::rule;
@@ -100,7 +100,7 @@ async fn answers_that_speak_of_the_request_are_no_failures() {
 /// Connections that cannot be made, and that break.
 #[tokio::test]
 async fn endpoints_that_refuse_or_break_connections_are_ejected() {
-    let refusing = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let refusing = refusing();
     let closing = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let breaking = closing.local_addr().unwrap();
     tokio::spawn(async move { while closing.accept().await.is_ok() {} });

@@ -19,6 +19,7 @@ use support::auth::{
     DeniedHttpResponse, GrpcAuthService, HttpAuthService, OkHttpResponse, allowed, denied, field, filter,
     only, over_grpc, over_http,
 };
+use support::backend::refusing;
 use support::guarded::{answer, outcomes, seen, world};
 use support::rules::{RuleSpec, backend_name, edit, rule};
 use support::via::Via;
@@ -220,7 +221,7 @@ async fn answers_without_a_backend_are_guarded_and_preflight_requests_are_not_as
 
 #[tokio::test]
 async fn no_request_passes_without_the_service() {
-    let refusing = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let refusing = refusing();
     let rules = vec![rule().policy(policy([level("")]))];
     let (mut world, backend) = world(refusing, BackendProtocol::Http1, rules).await;
     for via in Via::ALL {

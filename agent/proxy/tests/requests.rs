@@ -5,7 +5,6 @@
 
 mod support;
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -13,7 +12,7 @@ use http::{HeaderName, HeaderValue, Request, StatusCode};
 use portcullis_model::{
     Action, Failure, Filter, HeaderEdit, PathRewrite, Redirect, Rewrite, Scheme, TimeLimit, Timeouts,
 };
-use support::backend::Backend;
+use support::backend::{Backend, refusing};
 use support::client::{self, Text, Transport};
 use support::fixture::{Gateway, ListenerSpec, RouteSpec, forward};
 
@@ -28,7 +27,7 @@ async fn ask(transport: Transport, routes: Vec<RouteSpec>, target: &str, headers
     gateway
         .serve(
             vec![listener],
-            &[("app/echo:80", &[backend.address]), ("app/gone:80", &[]), ("app/closed:80", &[closed()])],
+            &[("app/echo:80", &[backend.address]), ("app/gone:80", &[]), ("app/closed:80", &[refusing()])],
         )
         .await;
     client::send(transport, gateway.address, request(target, headers)).await
@@ -41,11 +40,6 @@ fn request(target: &str, headers: &[(&str, &str)]) -> Request<Bytes> {
         .fold(request, |request, (name, value)| request.header(*name, *value))
         .body(Bytes::new())
         .unwrap()
-}
-
-/// An address that no socket listens on.
-fn closed() -> SocketAddr {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
 fn header_edit(set: &[(&str, &str)], add: &[(&str, &str)], remove: &[&str]) -> HeaderEdit {

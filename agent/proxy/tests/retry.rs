@@ -15,7 +15,7 @@ use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use portcullis_model::BackendProtocol;
-use support::backend::Backend;
+use support::backend::{Backend, refusing};
 use support::origin::Origin;
 use support::rules::{RuleSpec, rule};
 use support::via::{Client, Via};
@@ -24,10 +24,6 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 type Seen = Arc<Mutex<Vec<Bytes>>>;
-
-fn refusing() -> SocketAddr {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
-}
 
 /// Answers with this status so many times, then with 200; notes the bodies that it got.
 async fn failing(times: usize, status: u16) -> (Backend, Seen) {

@@ -14,6 +14,7 @@ use portcullis_model::{
     BackendProtocol, CookieLifetime, KeptSessions, KeyRing, RingKey, SessionCarrier, SessionCookie,
     SessionPersistence, SessionTerms,
 };
+use support::backend::refusing;
 use support::origin::Origin;
 use support::rules::{RuleSpec, backend_name, rule};
 use support::via::{Reply, Via};
@@ -451,19 +452,16 @@ async fn sessions_whose_endpoint_is_gone_begin_anew() {
 #[tokio::test]
 async fn sessions_whose_endpoint_refuses_connections_move() {
     let mut backends = Backends::start(BackendProtocol::Http1, &[("echo", 1)]).await;
-    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let refusing = closed.local_addr().unwrap();
     let mut world = world(&backends, BackendProtocol::Http1, vec![rule().session(cookie("r"))]).await;
     // The session is at an endpoint that then ends.
     let origin = Origin::http1().await;
     world.backend("echo", BackendProtocol::Http1, &[origin.address]);
     world.apply().await;
     let token = begin(&world, Via::Http1, "/").await;
-    drop(closed);
     let dead = origin.address;
     drop(origin);
     let alive = backends.addresses("echo")[0];
-    world.backend("echo", BackendProtocol::Http1, &[dead, alive, refusing]);
+    world.backend("echo", BackendProtocol::Http1, &[dead, alive, refusing()]);
     world.apply().await;
     let reply = world.send(Via::Http1, &get("/", Some(&token))).await;
     assert_eq!(reply.status.as_u16(), 200);

@@ -13,6 +13,7 @@ use http::{HeaderName, HeaderValue};
 use http_body_util::BodyExt;
 use portcullis_model::BackendProtocol;
 use portcullis_proxy::{Reason, Settings, Upstream};
+use support::backend::refusing;
 use support::client::raw;
 use support::origin::{Origin, serve_pieces, serve_raw};
 use support::rules::rule;
@@ -22,11 +23,6 @@ use support::world::World;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
-
-/// An address that refuses connections.
-fn refusing() -> SocketAddr {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
-}
 
 async fn world(protocol: BackendProtocol, endpoints: &[SocketAddr]) -> World {
     let mut world = World::new();

@@ -11,7 +11,17 @@ use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
+
+/// An address that refuses connections. A socket has it until the tests end, and does not listen:
+/// another test that asks for any port is given another one.
+pub fn refusing() -> SocketAddr {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+    let address = socket.local_addr().unwrap();
+    std::mem::forget(socket);
+    address
+}
 
 pub struct Backend {
     pub address: SocketAddr,
