@@ -75,6 +75,7 @@ impl Both {
             Some(why) => Err(why),
             None if own == library => Ok(()),
             None if own.is_cut_off(&library) || library.is_cut_off(&own) => Ok(()),
+            None if own.is_no_http(&library) => Ok(()),
             None if own.breaks_off_later(&library) || library.breaks_off_later(&own) => Ok(()),
             None => Err("they differ".into()),
         }

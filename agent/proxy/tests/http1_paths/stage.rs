@@ -8,7 +8,7 @@ use portcullis_proxy::{Http1, Proxy, Settings, SocketMode};
 use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 
 use super::case::{Answer, Case};
 use super::reference::{self, Message, Reading};
@@ -17,17 +17,21 @@ use super::support::fixture::{Gateway, ListenerSpec, RouteSpec};
 /// The answer to requests that a case has none for.
 const OTHERWISE: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
 
+/// The time that a busy machine may need to note that a client and a backend have gone.
+const SETTLED: Duration = Duration::from_secs(60);
+
 pub(crate) struct Stage {
+    http1: Http1,
     gateway: Gateway,
     seen: Arc<Mutex<Seen>>,
     backend: JoinHandle<()>,
+    /// Of the backend.
+    connections: Arc<Mutex<JoinSet<()>>>,
 }
 
 /// The backend's part of a case.
 #[derive(Default)]
 struct Seen {
-    /// The number of cases before it, whose requests may still be on their way.
-    number: u64,
     answers: Vec<Answer>,
     answered: usize,
     requests: Vec<Message>,
@@ -71,6 +75,18 @@ impl Outcome {
         (is_behind_refusal || self.end == End::Reset)
             && other.responses.starts_with(&self.responses)
             && other.requests.starts_with(&self.requests)
+    }
+
+    /// True if nothing came of the connection, and perhaps one of them answered 400 before it
+    /// closed. One that begins with a line of another protocol gets no answer, unless the line is
+    /// refused before all of it has come.
+    pub(crate) fn is_no_http(&self, other: &Self) -> bool {
+        let is_refused = |outcome: &Self| {
+            outcome.end == End::Closed
+                && outcome.requests.is_empty()
+                && outcome.responses.iter().all(|message| message.start.ends_with(" 400"))
+        };
+        is_refused(self) && is_refused(other)
     }
 
     /// True if this is the other one with the beginning of another response, which only the end of
@@ -119,22 +135,29 @@ impl Stage {
         let routes = vec![RouteSpec::to("/a", "backend"), timed];
         gateway.serve(vec![ListenerSpec::new("http", "*", false, routes)], &[("backend", &[endpoint])]).await;
         let seen = Arc::<Mutex<Seen>>::default();
-        let of_backend = seen.clone();
+        let connections = Arc::<Mutex<JoinSet<()>>>::default();
+        let (of_backend, accepted) = (seen.clone(), connections.clone());
         let backend = tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                tokio::spawn(answer(stream, of_backend.clone()));
+                lock(&accepted).spawn(answer(stream, of_backend.clone()));
             }
         });
-        Self { gateway, seen, backend }
+        Self { http1, gateway, seen, backend, connections }
+    }
+
+    /// Ends the backend's connections, and waits until no client is served any more: a request that
+    /// is still under way would come to the backend in the next case.
+    async fn settle(&self) {
+        let mut connections = std::mem::take(&mut *lock(&self.connections));
+        connections.shutdown().await;
+        while self.gateway.proxy.stats().await.gateways.values().any(|gateway| gateway.open > 0) {
+            tokio::task::yield_now().await;
+        }
     }
 
     /// Plays the case. `silence`: the time for which nothing may happen before it is over.
     pub(crate) async fn play(&self, case: &Case, silence: Duration) -> Outcome {
-        {
-            let mut seen = lock(&self.seen);
-            let (number, answers) = (seen.number + 1, case.answers.clone());
-            *seen = Seen { number, answers, ..Seen::default() };
-        }
+        *lock(&self.seen) = Seen { answers: case.answers.clone(), ..Seen::default() };
         let stream = TcpStream::connect(self.gateway.address).await.unwrap();
         stream.set_nodelay(true).unwrap();
         let (mut reader, mut writer) = stream.into_split();
@@ -163,10 +186,12 @@ impl Stage {
             outcome = reading => outcome,
             () = writing => unreachable!("it has no end"),
         };
-        let mut seen = lock(&self.seen);
-        let requests = std::mem::take(&mut seen.requests);
-        let mut malformed = std::mem::take(&mut seen.malformed);
-        drop(seen);
+        let Seen { requests, mut malformed, .. } = std::mem::take(&mut *lock(&self.seen));
+        drop((reader, writer));
+        let settled = tokio::time::timeout(SETTLED, self.settle()).await;
+        settled.unwrap_or_else(|_| {
+            panic!("{:?}: a connection outlives both sides:\n{}", self.http1, case.to_text())
+        });
         let (responses, rest) = responses(&received, &case.client, end);
         malformed.extend(rest);
         Outcome { requests, responses, end, malformed }
@@ -179,37 +204,25 @@ impl Drop for Stage {
     }
 }
 
-fn lock(seen: &Mutex<Seen>) -> std::sync::MutexGuard<'_, Seen> {
-    seen.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock<T>(shared: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Answers requests as the case says, as long as they are such to a strict reader.
 async fn answer(mut stream: TcpStream, seen: Arc<Mutex<Seen>>) {
     let mut received = Vec::new();
-    let mut begun = 0;
     loop {
         let (message, size) = match reference::request(&received) {
             Reading::Message(message, size) => (message, size),
-            Reading::Incomplete => {
-                let is_first = received.is_empty();
-                match stream.read_buf(&mut received).await {
-                    Ok(1..) => {
-                        if is_first {
-                            begun = lock(&seen).number;
-                        }
-                        continue;
-                    }
-                    Ok(0) | Err(_) => return,
-                }
-            }
+            Reading::Incomplete => match stream.read_buf(&mut received).await {
+                Ok(1..) => continue,
+                Ok(0) | Err(_) => return,
+            },
             Reading::Malformed => return lock(&seen).malformed.push(received),
         };
         received.drain(..size);
         let answer = {
             let mut seen = lock(&seen);
-            if begun != seen.number {
-                return;
-            }
             seen.requests.push(without_random(message));
             seen.answered += 1;
             seen.answers.get(seen.answered - 1).cloned()
