@@ -14,10 +14,10 @@ mod recorded;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
+use portcullis_testbed::build::{self, Profile};
 use portcullis_testbed::{Authority, Datapath, Launch, TlsClient, pin_directory};
 
 use self::backend::AGENT;
@@ -28,9 +28,6 @@ use super::manifests::Manifests;
 use super::random::Random;
 use super::site::{HTTP_PORT, HTTPS_PORT, MANY, ONE, Site, Size, host_name, path};
 
-/// As [`cargo`'s](https://doc.rust-lang.org/cargo/reference/profiles.html) `--profile`; see the
-/// workspace's Cargo.toml.
-const PROFILE: &str = "instructions";
 const VIP: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 93));
 const BACKEND: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(127, 0, 0, 94)), 9090);
 /// Requests of the two runs whose difference counts.
@@ -44,7 +41,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// An agent that is built already; repeat to compare several with the first [default: build
-    /// one, profile `instructions`]
+    /// one without link-time optimisation]
     #[arg(long, value_name = "FILE")]
     agent: Vec<PathBuf>,
     /// Fail if a request costs over 2 % more or less than recorded in bench/instructions.json
@@ -94,7 +91,12 @@ struct Measured {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let agents = if args.agent.is_empty() { vec![build()?] } else { args.agent.clone() };
+    // Without link-time optimisation, which takes most of the time of a build, a request takes a
+    // third more instructions: what a change costs shows just as well.
+    let agents = match &args.agent[..] {
+        [] => vec![build::static_program(Profile::Quick)?],
+        agents => agents.to_vec(),
+    };
     backend::start(BACKEND)?;
     let keep = args.keep.as_deref();
     if let Some(keep) = keep {
@@ -107,18 +109,6 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         measured.iter().try_for_each(|of_agent| recorded.check(of_agent))?;
     }
     if args.update { recorded.updated(&measured[0])?.write() } else { Ok(()) }
-}
-
-/// The agent as it is shipped but for link-time optimisation, which takes most of the time of a
-/// build. Without it, a request takes a third more instructions: what a change costs shows just as
-/// well.
-fn build() -> Result<PathBuf> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
-    cargo.args(["build", "--locked", "--package", "portcullis", "--profile", PROFILE]).current_dir(&root);
-    ensure!(cargo.status().context("cannot run cargo")?.success(), "the agent does not build");
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from);
-    Ok(root.join(target).join(PROFILE).join("portcullis"))
 }
 
 fn measure(binary: &Path, keep: Option<&Path>) -> Result<Vec<Measured>> {
@@ -175,12 +165,7 @@ impl Workload {
         }
     }
 
-    fn measure(
-        self,
-        callgrind: &Callgrind,
-        authority: &Authority,
-        keep: Option<&Path>,
-    ) -> Result<Vec<f64>> {
+    fn measure(self, callgrind: &Callgrind, authority: &Authority, keep: Option<&Path>) -> Result<Vec<f64>> {
         let mut client = self.connect(authority).with_context(|| self.title())?;
         let mut random = Random::new();
         let mut ask = |requests: u64| -> Result<u64> {

@@ -1,6 +1,6 @@
 //! Hellos as no client sends them: made at random, and real ones damaged.
 //!
-//! `PROPTEST_CASES=1000000 cargo test --profile instructions -p portcullis-common random_hellos`
+//! `PROPTEST_CASES=1000000 cargo test --profile quick -p portcullis-common random_hellos`
 //! goes on for ten minutes or more.
 
 use proptest::collection::vec;

@@ -143,7 +143,7 @@ fn gateway(args: &Args) -> Result<Gateway> {
         _ if args.no_agent => Ok(Gateway::Other),
         (Some(binary), _) => agent::existing(binary).map(Gateway::Process),
         (None, Some(binary)) => Ok(installed(binary.clone())),
-        (None, None) => built(if args.release { Profile::Release } else { Profile::Dev }),
+        (None, None) => built(if args.release { Profile::Release } else { Profile::Quick }),
     }
 }
 

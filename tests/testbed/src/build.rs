@@ -34,8 +34,9 @@ pub fn debug_program() -> PathBuf {
 pub enum Profile {
     /// As it is shipped.
     Release,
-    /// In a tenth of the time; it serves the same.
-    Dev,
+    /// In a fifth of the time, without link-time optimisation. It serves the same, for a third more
+    /// instructions.
+    Quick,
 }
 
 /// The agent with the kernel programs and the C library linked in, and with a list of the crates
@@ -43,9 +44,9 @@ pub enum Profile {
 /// procedural macros dynamic.
 pub fn static_program(profile: Profile) -> Result<PathBuf> {
     command::run(&mut xtask(&["build-ebpf"]))?;
-    let (name, directory) = match profile {
-        Profile::Release => ("release", "release"),
-        Profile::Dev => ("dev", "debug"),
+    let name = match profile {
+        Profile::Release => "release",
+        Profile::Quick => "quick",
     };
     let target = format!("{ARCH}-unknown-linux-gnu");
     let mut cargo = Command::new(cargo_tool::ensure(versions::CARGO_AUDITABLE)?);
@@ -53,5 +54,5 @@ pub fn static_program(profile: Profile) -> Result<PathBuf> {
     cargo.args(["--package", "portcullis", "--target", &target]);
     cargo.env("RUSTFLAGS", "-Ctarget-feature=+crt-static");
     command::run(&mut cargo)?;
-    Ok(target_directory().join(target).join(directory).join("portcullis"))
+    Ok(target_directory().join(target).join(name).join("portcullis"))
 }
