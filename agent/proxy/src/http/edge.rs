@@ -151,23 +151,15 @@ fn host(head: &impl Head) -> Result<Cow<'_, str>, Reason> {
 /// # Errors
 /// When it names none.
 pub fn bare_host(authority: &str) -> Result<Cow<'_, str>, Reason> {
-    let is_plain = |byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_');
-    // Nearly all are, and one look will do.
-    if !authority.is_empty() && authority.bytes().all(is_plain) {
-        return Ok(Cow::Borrowed(authority.strip_suffix('.').unwrap_or(authority)));
-    }
-    let (name, port) = match authority.rsplit_once(':') {
-        Some((name, port)) if !port.ends_with(']') => (name, port),
-        _ => (authority, ""),
-    };
+    let colon = memchr::memrchr(b':', authority.as_bytes()).filter(|_| !authority.ends_with(']'));
+    let (name, port) = colon.and_then(|at| authority.split_at_checked(at)).unwrap_or((authority, ""));
+    let port = port.strip_prefix(':').unwrap_or_default();
+    let is_port = port.is_empty() || port.bytes().all(|b| b.is_ascii_digit()) && port.parse::<u16>().is_ok();
     let is_host = match name.strip_prefix('[') {
         Some(literal) => literal.strip_suffix(']').is_some_and(|it| it.parse::<Ipv6Addr>().is_ok()),
-        None => {
-            !name.is_empty()
-                && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_'))
-        }
+        None => !name.is_empty() && name.bytes().all(|b| HOST_NAME[usize::from(b)]),
     };
-    if !is_host || !port.is_empty() && port.parse::<u16>().is_err() {
+    if !is_host || !is_port {
         return Err(Reason::BadHost);
     }
     let name = name.strip_suffix('.').unwrap_or(name);
@@ -177,6 +169,17 @@ pub fn bare_host(authority: &str) -> Result<Cow<'_, str>, Reason> {
         Cow::Borrowed(name)
     })
 }
+
+/// Bytes that a host name may have.
+static HOST_NAME: [bool; 256] = {
+    let mut allowed = [false; 256];
+    let mut byte = 0_u8;
+    while byte < 128 {
+        allowed[byte as usize] = byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
+        byte += 1;
+    }
+    allowed
+};
 
 #[cfg(test)]
 mod tests {
@@ -199,6 +202,11 @@ mod tests {
             (&[], Err(Reason::NoHost)),
             (&[host, host], Err(Reason::SeveralHosts)),
             (&[("Host", "a@b")], Err(Reason::BadHost)),
+            (&[("Host", "a:+80")], Err(Reason::BadHost)),
+            (&[("Host", "a:65536")], Err(Reason::BadHost)),
+            (&[("Host", "A.:")], passes("a", "/a")),
+            (&[("Host", "[::1]:80")], passes("[::1]", "/a")),
+            (&[("Host", "[::1")], Err(Reason::BadHost)),
             (&[host, ("Content-Length", "1"), ("content-length", "1")], Err(Reason::SeveralLengths)),
             (&[host, ("Transfer-Encoding", "Chunked")], passes("example.com", "/a")),
             (&[host, ("Transfer-Encoding", "gzip, chunked")], Err(Reason::TransferCoding)),
