@@ -157,6 +157,16 @@ impl KnownFields {
     }
 }
 
+/// Appends the fields in the form of HTTP/1, without the empty line after them.
+pub(crate) fn write_fields(fields: &impl Fields, out: &mut Vec<u8>) {
+    for (name, value) in fields.iter() {
+        out.extend_from_slice(name.as_str().as_bytes());
+        out.extend_from_slice(b": ");
+        out.extend_from_slice(value);
+        out.extend_from_slice(b"\r\n");
+    }
+}
+
 /// "A field value MUST NOT start or end with an ASCII whitespace character" (RFC 9113 section
 /// 8.2.1). HTTP/1 takes them off; the library for HTTP/2 lets them pass.
 pub(crate) fn is_padded(value: &[u8]) -> bool {

@@ -70,12 +70,12 @@ pub(crate) async fn serve(connection: Connection, clients: &Rc<Clients>, service
     let stream = CheckedStream::new(transport, unread, check, client.progress.clone());
     let counting = service.clone();
     let for_service = client.clone();
-    let service =
-        service_fn(move |request: Request<Incoming>| service.clone().answer(for_service.clone(), request));
+    let answer = move |request: Request<Incoming>| service.clone().answer(for_service.clone(), request);
     let ended = match version {
         Version::Http1 => {
-            let connection =
-                http1_builder(limits).serve_connection(TokioIo::new(stream), service).with_upgrades();
+            let connection = http1_builder(limits)
+                .serve_connection(TokioIo::new(stream), service_fn(answer))
+                .with_upgrades();
             let ended = client.drive(connection, |it| it.graceful_shutdown()).await;
             ended.map(|ended| {
                 ended.map_err(|error| {
@@ -88,6 +88,8 @@ pub(crate) async fn serve(connection: Connection, clients: &Rc<Clients>, service
             let streams = clients.streams(streams);
             let write_buffer = WriteBuffer::new(stream);
             registered.set_write_buffer(write_buffer.share());
+            // Boxed: the library moves the future of each stream ten times.
+            let service = service_fn(move |request| Box::pin(answer(request)));
             let connection =
                 http2_builder(limits, streams).serve_connection(TokioIo::new(write_buffer.share()), service);
             let connection = FlushAfterPoll::new(connection, write_buffer);

@@ -57,8 +57,8 @@ impl Service {
 
     async fn respond(&self, client: &Rc<Client>, exchange: Exchange, outgoing: Box<Outgoing>) -> Response {
         let current = self.snapshot.load();
-        let request = self.router.route(&current, client, &outgoing.parts);
-        self.respond_to(client, exchange, outgoing, request).await
+        let mut request = self.router.route(&current, client, &outgoing.parts);
+        self.respond_to(client, exchange, outgoing, &mut request).await
     }
 
     /// Responds to a request that has been routed.
@@ -67,7 +67,7 @@ impl Service {
         client: &Rc<Client>,
         mut exchange: Exchange,
         mut outgoing: Box<Outgoing>,
-        mut request: Routed<'_>,
+        request: &mut Routed<'_>,
     ) -> Response {
         let is_connect = websocket::is_extended_connect(&outgoing.parts);
         // Messages of gRPC come and are taken whenever the application likes.
@@ -84,17 +84,17 @@ impl Service {
         {
             client.watch_upload(&upload);
         }
-        limit_body(&mut request, &mut outgoing);
+        limit_body(request, &mut outgoing);
         let mut changes = Vec::new();
         while let Decision::Guarded(_) = request.decision {
             // Boxed: few requests are guarded, and the future of every one would have room for it.
-            match Box::pin(self.pass(client, &mut request, &mut outgoing)).await {
+            match Box::pin(self.pass(client, request, &mut outgoing)).await {
                 Ok(of_response) => {
                     changes.extend(of_response);
-                    limit_body(&mut request, &mut outgoing);
+                    limit_body(request, &mut outgoing);
                 }
                 Err(refusal) => {
-                    let mut response = self.refuse(client, &request, exchange, refusal);
+                    let mut response = self.refuse(client, request, exchange, refusal);
                     if is_connect && response.status().is_success() {
                         *response.status_mut() = StatusCode::NOT_IMPLEMENTED;
                     }
@@ -106,20 +106,20 @@ impl Service {
         let negotiated = compression.and_then(|terms| Negotiated::of(terms, &outgoing.parts.headers));
         let forwarded = match &request.decision {
             Decision::Forward(plan) => {
-                let passage = self.router.passage(&request);
+                let passage = self.router.passage(request);
                 let forwarding = self.forwarder.forward(client, plan, passage, outgoing);
-                forwarding.await.map_err(|reason| self.router.answer(client, &request, &reason.into()))
+                forwarding.await.map_err(|reason| self.router.answer(client, request, &reason.into()))
             }
-            Decision::Own(own) => Err(self.router.answer(client, &request, own)),
+            Decision::Own(own) => Err(self.router.answer(client, request, own)),
             // There is none any more.
-            Decision::Guarded(_) => Err(self.router.answer(client, &request, &Reason::AuthFailed.into())),
+            Decision::Guarded(_) => Err(self.router.answer(client, request, &Reason::AuthFailed.into())),
         };
         let mut response = match forwarded {
             Ok((mut response, endpoint)) => {
                 if let Some(negotiated) = negotiated {
-                    self.compress(&negotiated, &request, &mut response);
+                    self.compress(&negotiated, request, &mut response);
                 }
-                let record = self.router.forwarded(client, &request, response.status(), endpoint);
+                let record = self.router.forwarded(client, request, response.status(), endpoint);
                 response.map(|content| Body::new(content, exchange, record))
             }
             Err((answer, record)) => {

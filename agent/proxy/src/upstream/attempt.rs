@@ -202,9 +202,12 @@ fn to_http1(parts: &mut Parts, upload: &Upload) {
     if !matches!(upload, Upload::Empty) && !parts.headers.contains_key(header::CONTENT_LENGTH) {
         parts.headers.insert(header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
     }
-    let has_repeated = parts.headers.len() > parts.headers.keys_len();
+    // Nearly no request has a field twice.
+    if parts.headers.len() == parts.headers.keys_len() {
+        return;
+    }
     let crumbs = parts.headers.get_all(header::COOKIE);
-    if has_repeated && crumbs.iter().nth(1).is_some() {
+    if crumbs.iter().nth(1).is_some() {
         let joined = crumbs.iter().map(HeaderValue::as_bytes).collect::<Vec<_>>().join(&b"; "[..]);
         if let Ok(cookie) = HeaderValue::from_bytes(&joined) {
             parts.headers.insert(header::COOKIE, cookie);

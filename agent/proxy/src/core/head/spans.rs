@@ -30,14 +30,11 @@ enum Value<'b> {
     Ours(HeaderValue),
 }
 
-/// Extents of fields in the bytes of a head.
-pub(crate) struct Extents {
-    fields: [(Extent, Extent); MOST_FIELDS],
-    count: usize,
-}
+/// Extents of names and values in the bytes of a head.
+pub(crate) struct Extents(Vec<(Extent, Extent)>);
 
 /// A place in the bytes of a head, which are few.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 pub(crate) struct Extent {
     start: u32,
     end: u32,
@@ -61,25 +58,23 @@ impl Extent {
 // === impl Extents ===
 
 impl Extents {
-    /// `None` if there are too many fields, or bytes.
+    /// `None` if there are too many bytes.
     pub(crate) fn of(bytes: &[u8], headers: &[httparse::Header<'_>]) -> Option<Self> {
-        let mut places = Self { fields: [Default::default(); MOST_FIELDS], count: headers.len() };
-        let fields = places.fields.get_mut(..headers.len())?;
-        for (place, header) in fields.iter_mut().zip(headers) {
-            *place = (Extent::of(bytes, header.name.as_bytes())?, Extent::of(bytes, header.value)?);
-        }
-        Some(places)
+        let place = |header: &httparse::Header<'_>| {
+            Some((Extent::of(bytes, header.name.as_bytes())?, Extent::of(bytes, header.value)?))
+        };
+        headers.iter().map(place).collect::<Option<_>>().map(Self)
     }
 
     /// The fields, and the bytes that they are spans of. Their names are made lower case where they
     /// are, which is the same head to any reader.
     pub(crate) fn spans<'b>(&self, bytes: &'b mut [u8]) -> Option<(Spans<'b>, &'b [u8])> {
-        let places = &self.fields[..self.count];
+        let Self(places) = self;
         for (name, _) in places {
             bytes.get_mut(name.range())?.make_ascii_lowercase();
         }
         let bytes: &'b [u8] = bytes;
-        let mut spans = Spans(Vec::with_capacity(self.count + ADDED));
+        let mut spans = Spans(Vec::with_capacity(places.len() + ADDED));
         for (name, value) in places {
             let name = std::str::from_utf8(bytes.get(name.range())?).ok()?;
             let field = Field {
@@ -93,18 +88,6 @@ impl Extents {
 }
 
 // === impl Spans ===
-
-impl Spans<'_> {
-    /// Appends all fields in the form of HTTP/1, without the empty line after them.
-    pub(crate) fn write(&self, out: &mut Vec<u8>) {
-        for Field { name, value } in &self.0 {
-            out.extend_from_slice(name.as_str().as_bytes());
-            out.extend_from_slice(b": ");
-            out.extend_from_slice(value.as_bytes());
-            out.extend_from_slice(b"\r\n");
-        }
-    }
-}
 
 impl<'b> Fields for Spans<'b> {
     type Name = Name<'b>;

@@ -15,7 +15,7 @@ use http::{Request, StatusCode, Uri, header};
 use crate::client::clients::Client;
 use crate::client::exchange::Exchange;
 use crate::client::progress::Awaited;
-use crate::core::head::{FieldName, Fields, FieldsMut, Head, KnownField, KnownFields};
+use crate::core::head::{FieldName, Fields, FieldsMut, Head, write_fields};
 use crate::core::snapshot::Current;
 use crate::core::untaken::TakenBody;
 use crate::http::body::{self, Body};
@@ -166,7 +166,7 @@ fn plain_way(
     say_length(head);
     let mut bytes = Vec::with_capacity(HEAD);
     head.write_line(target.as_ref().map(PathAndQuery::as_str), &mut bytes);
-    head.fields.write(&mut bytes);
+    write_fields(&head.fields, &mut bytes);
     bytes.extend_from_slice(b"\r\n");
     let request = PlainRequest { method: head.method().clone(), bytes };
     PlainWay { request, preference: Preference { client: address, session: None }, body: None }
@@ -175,14 +175,10 @@ fn plain_way(
 /// Has the fields say how long the body is, whatever filters have made of them.
 fn say_length(head: &mut RequestHead<'_>) {
     let (RequestBody::Bytes(bytes), fields) = (head.body, &mut head.fields) else { return };
-    let known = KnownFields::of(fields);
-    if known.has(KnownField::TransferEncoding) {
-        fields.remove(&header::TRANSFER_ENCODING);
-    }
-    let is_said = if known.has(KnownField::ContentLength) {
-        response::announced(fields) == Some(bytes)
-    } else {
-        bytes == 0
+    fields.remove(&header::TRANSFER_ENCODING);
+    let is_said = match fields.get(&header::CONTENT_LENGTH) {
+        Some(_) => response::announced(fields) == Some(bytes),
+        None => bytes == 0,
     };
     if !is_said {
         fields.remove(&header::CONTENT_LENGTH);
@@ -224,14 +220,14 @@ impl TakenRequest<'_> {
         client: &Rc<Client>,
         service: &Service,
     ) -> io::Result<Answer> {
-        let Self { exchange, routed, way, asked, persistence } = *self;
+        let Self { exchange, mut routed, way, asked, persistence } = *self;
         match way {
             Way::Plain(way) => {
                 plain(stream, client, service, (exchange, routed), way, (asked, persistence)).await
             }
             Way::Other(outgoing) => {
                 // Boxed: most requests are plain, and have no room for it.
-                let responding = Box::pin(service.respond_to(client, exchange, outgoing, routed));
+                let responding = Box::pin(service.respond_to(client, exchange, outgoing, &mut routed));
                 let response = Box::new(stream.watch(responding).await?);
                 Ok(Answer { content: Content::Response(response, asked), persistence })
             }

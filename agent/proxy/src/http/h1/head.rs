@@ -192,8 +192,10 @@ impl<'b> RequestHead<'b> {
         if hosts != 1 || cookies > 1 {
             return None;
         }
-        let (path, query) =
-            target.split_once('?').map_or((target, None), |(path, query)| (path, Some(query)));
+        let (path, query) = match memchr::memchr(b'?', target.as_bytes()) {
+            Some(at) => (target.get(..at)?, Some(target.get(at + 1..)?)),
+            None => (target, None),
+        };
         let body = body.unwrap_or(RequestBody::Bytes(0));
         let is_last = says_close || !says_keep_alive;
         Some(Self { method, version, path, query, fields, body, is_last, takes_trailers })

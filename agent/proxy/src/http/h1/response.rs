@@ -10,7 +10,7 @@ use http::header::{self, HeaderName};
 use http::{Method, StatusCode, Version};
 use http_body::{Body as _, Frame};
 
-use crate::core::head::{FieldName, Fields, FieldsMut, KnownField, KnownFields};
+use crate::core::head::{Fields, FieldsMut, write_fields};
 use crate::http::body::{Body, BodyError};
 use crate::http::h1::date;
 use crate::http::h1::stream::OwnStream;
@@ -67,16 +67,9 @@ impl Framing {
     /// Of a body of this length, `None` if that is not known. Fields that say something else are
     /// removed: filters may have set them.
     fn of(length: Option<u64>, fields: &mut impl FieldsMut, status: StatusCode, asked: &Asked) -> Self {
-        let known = KnownFields::of(fields);
-        for (field, name) in [
-            (KnownField::Connection, header::CONNECTION),
-            (KnownField::TransferEncoding, header::TRANSFER_ENCODING),
-        ] {
-            if known.has(field) {
-                fields.remove(&name);
-            }
-        }
-        let announced = if known.has(KnownField::ContentLength) { announced(fields) } else { None };
+        fields.remove(&header::CONNECTION);
+        fields.remove(&header::TRANSFER_ENCODING);
+        let announced = announced(fields);
         let (has_body, is_old) = (has_body(status, asked), asked.version == Version::HTTP_10);
         // HTTP/1.0 has no trailers.
         if is_old || !has_body {
@@ -95,7 +88,7 @@ impl Framing {
             // That of the response to GET; 204 has none (RFC 9110 section 8.6).
             announced.is_some() && asked.method == Method::HEAD && status != StatusCode::NO_CONTENT
         };
-        if known.has(KnownField::ContentLength) && !is_true {
+        if !is_true {
             fields.remove(&header::CONTENT_LENGTH);
         }
         framing
@@ -244,13 +237,4 @@ const END: &[u8] = b"\r\n0\r\n\r\n";
 
 fn poll_next(body: Pin<&mut Body>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
     body.poll_frame(cx)
-}
-
-fn write_fields(fields: &impl Fields, out: &mut Vec<u8>) {
-    for (name, value) in fields.iter() {
-        out.extend_from_slice(name.as_str().as_bytes());
-        out.extend_from_slice(b": ");
-        out.extend_from_slice(value);
-        out.extend_from_slice(b"\r\n");
-    }
 }

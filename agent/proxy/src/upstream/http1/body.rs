@@ -226,7 +226,7 @@ mod tests {
         loop {
             match decoder.decode(&mut bytes)? {
                 Decoded::Data(data) => out.extend_from_slice(&data),
-                Decoded::Trailers(fields) => head::write_fields(&fields, &mut out),
+                Decoded::Trailers(fields) => head::write_section(&fields, &mut out),
                 Decoded::End => {
                     return Ok((String::from_utf8(out).unwrap(), bytes.len() + pieces.flatten().count()));
                 }

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http::header::{CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING};
 use http::{Method, StatusCode, Version, request, response};
 
-use crate::core::head::{Fields, KnownField, KnownFields};
+use crate::core::head::{self, Fields, KnownField, KnownFields};
 
 /// Fields that are parsed without asking for memory.
 const USUAL_FIELDS: usize = 100;
@@ -66,17 +66,12 @@ pub(crate) fn write_request(parts: &request::Parts, out: &mut Vec<u8>) {
     let target = parts.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
     out.extend_from_slice(target.as_bytes());
     out.extend_from_slice(b" HTTP/1.1\r\n");
-    write_fields(&parts.headers, out);
+    write_section(&parts.headers, out);
 }
 
 /// Appends header or trailer fields, and the empty line after them.
-pub(crate) fn write_fields(fields: &HeaderMap, out: &mut Vec<u8>) {
-    for (name, value) in fields {
-        out.extend_from_slice(name.as_str().as_bytes());
-        out.extend_from_slice(b": ");
-        out.extend_from_slice(value.as_bytes());
-        out.extend_from_slice(b"\r\n");
-    }
+pub(crate) fn write_section(fields: &HeaderMap, out: &mut Vec<u8>) {
+    head::write_fields(fields, out);
     out.extend_from_slice(b"\r\n");
 }
 

@@ -138,7 +138,7 @@ impl Sending {
                 match last {
                     Some(Err(trailers)) => {
                         let fields = trailers.into_trailers().unwrap_or_default();
-                        head::write_fields(&fields, &mut framing);
+                        head::write_section(&fields, &mut framing);
                     }
                     Some(Ok(_)) | None => framing.extend_from_slice(b"\r\n"),
                 }
