@@ -382,9 +382,9 @@ pub(crate) enum ForwardingChoice {
 #[derive(Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Http1Choice {
     /// The agent's own, as far as requests have nothing unusual; the HTTP library for others
+    #[default]
     Own,
     /// The HTTP library
-    #[default]
     Library,
 }
 

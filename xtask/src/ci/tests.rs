@@ -23,11 +23,11 @@ pub(super) fn run(tally: &mut Tally) -> Result<()> {
     tally.follow(workspace::cargo().args(["test", "--workspace", "--locked", "--no-fail-fast"]))
 }
 
-/// The proxy's tests once more, with its own code for HTTP/1.
-pub(super) fn run_with_own_http1(tally: &mut Tally) -> Result<()> {
+/// The proxy's tests once more, with the HTTP library for all of HTTP/1.
+pub(super) fn run_with_http1_by_library(tally: &mut Tally) -> Result<()> {
     // By name: for a package alone, its dependencies would be built anew with fewer features.
     let mut cargo = workspace::cargo();
-    cargo.args(["test", "--workspace", "--locked", "--no-fail-fast"]).env("PORTCULLIS_HTTP1", "own");
+    cargo.args(["test", "--workspace", "--locked", "--no-fail-fast"]).env("PORTCULLIS_HTTP1", "library");
     for name in test_files(&workspace::root().join("agent/proxy/tests"))? {
         cargo.arg("--test").arg(name);
     }

@@ -114,7 +114,7 @@ impl Default for Settings {
             buffers: memory::limit() / 4,
             minimum_rate: MinimumRate::default(),
             l4: L4::default(),
-            http1: Http1::Library,
+            http1: Http1::Own,
             client_descriptors: client_descriptors(),
         }
     }

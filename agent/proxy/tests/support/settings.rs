@@ -6,8 +6,8 @@ use portcullis_proxy::{Http1, Settings};
 /// with each.
 pub fn settings() -> Settings {
     let http1 = match std::env::var("PORTCULLIS_HTTP1").as_deref() {
-        Ok("library") | Err(_) => Http1::Library,
-        Ok("own") => Http1::Own,
+        Ok("own") | Err(_) => Http1::Own,
+        Ok("library") => Http1::Library,
         Ok(other) => panic!("PORTCULLIS_HTTP1={other}: own or library"),
     };
     Settings { http1, ..Settings::default() }
