@@ -247,6 +247,48 @@ async fn each_side_hears_of_the_others_failure() {
     assert_eq!(reset, Some(Some(Some(Reason::CANCEL))));
 }
 
+#[tokio::test]
+async fn a_stream_that_the_client_resets_is_reset_for_the_backend() {
+    let (events, mut ends) = unbounded_channel();
+    let backend = serve(Knows::Tunnels, move |mut request, mut respond| {
+        let events = events.clone();
+        async move {
+            let is_tunnel = *request.method() == Method::CONNECT;
+            let _tunnel = respond.send_response(Response::new(()), !is_tunnel).unwrap();
+            if is_tunnel {
+                let ended = request.body_mut().data().await.transpose();
+                let ended = ended.map(Option::unwrap_or_default).map_err(|error| error.reason());
+                events.send(ended).unwrap();
+            }
+        }
+    })
+    .await;
+    let world = world(backend).await;
+    let stream = TcpStream::connect(world.plain).await.unwrap();
+    let (mut sender, connection) = h2::client::handshake(stream).await.unwrap();
+    tokio::spawn(connection);
+    let get = Request::get("http://any.test/").body(()).unwrap();
+    sender = sender.ready().await.unwrap();
+    let _ = sender.send_request(get, true).unwrap().0.await.unwrap();
+    for resets in [true, false] {
+        let request = Request::builder().method(Method::CONNECT).version(Version::HTTP_2);
+        let request = request.uri("http://any.test/").extension(Protocol::from_static("websocket"));
+        sender = sender.ready().await.unwrap();
+        let (response, mut upload) = sender.send_request(request.body(()).unwrap(), false).unwrap();
+        let response = tokio::time::timeout(TIMEOUT, response).await.expect("no response").unwrap();
+        assert_eq!(response.status(), 200);
+        if resets {
+            upload.send_reset(Reason::CANCEL);
+        } else {
+            upload.send_data(Bytes::new(), true).unwrap();
+        }
+        let ended =
+            tokio::time::timeout(TIMEOUT, ends.recv()).await.expect("the backend does not hear of it");
+        let expected = if resets { Err(Some(Reason::CANCEL)) } else { Ok(Bytes::new()) };
+        assert_eq!(ended.unwrap(), expected);
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Knows {
     Requests,

@@ -4,13 +4,14 @@
 
 mod support;
 
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
 use h2::client::SendRequest;
 use h2::ext::Protocol;
-use h2::{RecvStream, SendStream};
+use h2::{Reason, RecvStream, SendStream};
 use http::{Method, Request, Response, StatusCode, Version};
 use portcullis_model::{BackendProtocol, Limits};
 use support::client::tls;
@@ -19,6 +20,7 @@ use support::rules::{RuleSpec, rule};
 use support::world::World;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 const TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -217,6 +219,51 @@ async fn routes_and_the_edge_treat_it_as_a_get() {
         let (response, _upload) = connect(&mut sender, Some("websocket"), path).await;
         assert_eq!(response.status().as_u16(), status, "{path}");
     }
+}
+
+/// "RST exceptions are represented with the RST_STREAM frame with the CANCEL error code" (RFC 8441
+/// section 5): the backend must not take what came for all there was.
+#[tokio::test]
+async fn a_stream_that_the_client_resets_is_a_reset_for_the_backend() {
+    let (backend, mut ends) = ending().await;
+    let world = world(vec![rule()], backend).await;
+    let mut sender = plain(&world).await;
+    for reason in [Reason::CANCEL, Reason::NO_ERROR, Reason::INTERNAL_ERROR] {
+        let (_response, mut upload) = connect(&mut sender, Some("websocket"), "/").await;
+        upload.send_reset(reason);
+        let ended = tokio::time::timeout(TIMEOUT, ends.recv()).await.expect("the tunnel stays open");
+        assert_eq!(ended.unwrap(), Err(ErrorKind::ConnectionReset), "{reason}");
+    }
+    let (_response, mut upload) = connect(&mut sender, Some("websocket"), "/").await;
+    upload.send_data(Bytes::new(), true).unwrap();
+    let ended = tokio::time::timeout(TIMEOUT, ends.recv()).await.expect("the tunnel stays open");
+    assert_eq!(ended.unwrap(), Ok(0), "an end is an end");
+}
+
+/// A backend that switches, and tells how its tunnels end.
+async fn ending() -> (SocketAddr, UnboundedReceiver<Result<usize, ErrorKind>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (events, ends) = unbounded_channel();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let events = events.clone();
+            tokio::spawn(async move {
+                let mut seen = Vec::new();
+                while !seen.ends_with(b"\r\n\r\n") {
+                    seen.push(stream.read_u8().await.unwrap());
+                }
+                if !seen.windows(9).any(|window| window.eq_ignore_ascii_case(b"\r\nupgrade")) {
+                    stream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").await.unwrap();
+                    return;
+                }
+                stream.write_all(SWITCHED.as_bytes()).await.unwrap();
+                let ended = stream.read(&mut [0]).await.map_err(|error| error.kind());
+                let _ = events.send(ended);
+            });
+        }
+    });
+    (address, ends)
 }
 
 /// A tunnel may be silent for as long as it likes; without one the connection is idle.

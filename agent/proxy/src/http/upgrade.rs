@@ -17,7 +17,9 @@ use crate::client::clients::Client;
 use crate::client::exchange::Exchange;
 use crate::client::stream::CheckedStream;
 use crate::http::{headers, websocket};
+use crate::l4::side::reset_on_close;
 use crate::l4::tunnel;
+use crate::upstream::endpoint::BackendTunnel;
 
 /// A client's request to switch protocols.
 pub(crate) struct Pending {
@@ -40,6 +42,18 @@ pub(crate) enum Over {
 struct Stream {
     io: TokioIo<Upgraded>,
     exchange: Exchange,
+    reading: Reading,
+}
+
+/// The HTTP library reads a stream that was reset with CANCEL or NO_ERROR as one that has ended.
+/// That it was reset shows where it is written, once the library's task for that has been polled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reading {
+    Open,
+    /// Nothing more comes. Tasks that are ready have their turn first.
+    Over,
+    /// Nothing more comes, and it was not reset.
+    Ended,
 }
 
 // === impl Pending ===
@@ -57,7 +71,7 @@ impl Pending {
     }
 
     /// Joins both sides once the client has its answer.
-    pub(crate) async fn join(self, backend: impl AsyncRead + AsyncWrite + Unpin, counted: Rc<Client>) {
+    pub(crate) async fn join(self, backend: BackendTunnel, counted: Rc<Client>) {
         match self.over {
             Over::Http1 => {
                 // The tunnel counts as the connection that it was.
@@ -70,13 +84,21 @@ impl Pending {
                 let mut exchange = Exchange::begin(&counted);
                 exchange.take_any_time();
                 let Ok(client) = self.client.await else { return };
-                tunnel::join(Stream { io: TokioIo::new(client), exchange }, backend).await;
+                join_stream(Stream { io: TokioIo::new(client), exchange, reading: Reading::Open }, backend)
+                    .await;
             }
         }
     }
 }
 
-async fn join_connection(client: Upgraded, backend: impl AsyncRead + AsyncWrite + Unpin) {
+/// The library has no way to reset the stream: its client sees it end.
+async fn join_stream(mut client: Stream, mut backend: BackendTunnel) {
+    if tunnel::join(&mut client, &mut backend).await == tunnel::Ending::Broken {
+        backend.reset();
+    }
+}
+
+async fn join_connection(client: Upgraded, mut backend: BackendTunnel) {
     let Ok(client) = client.downcast::<TokioIo<CheckedStream>>() else { return };
     // Bytes that the client sent before it could know that the backend agrees were written for
     // another reader, perhaps to look like a request.
@@ -85,7 +107,11 @@ async fn join_connection(client: Upgraded, backend: impl AsyncRead + AsyncWrite 
         return;
     }
     // The checks of the client's stream are for HTTP.
-    tunnel::join(client.io.into_inner().into_transport(), backend).await;
+    let mut client = client.io.into_inner().into_transport();
+    if tunnel::join(&mut client, &mut backend).await == tunnel::Ending::Broken {
+        reset_on_close(client.socket());
+        backend.reset();
+    }
 }
 
 // === impl Stream ===
@@ -96,7 +122,23 @@ impl AsyncRead for Stream {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_read(cx, buffer)
+        let before = buffer.filled().len();
+        if self.reading == Reading::Open {
+            ready!(Pin::new(&mut self.io).poll_read(cx, buffer))?;
+            if buffer.filled().len() > before {
+                return Poll::Ready(Ok(()));
+            }
+            self.reading = Reading::Over;
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        if self.reading == Reading::Over {
+            if let Poll::Ready(Err(error)) = Pin::new(&mut self.io).poll_flush(cx) {
+                return Poll::Ready(Err(error));
+            }
+            self.reading = Reading::Ended;
+        }
+        Poll::Ready(Ok(()))
     }
 }
 

@@ -7,7 +7,6 @@ use std::time::Instant;
 
 use jiff::Timestamp;
 use portcullis_model::{L4Protocol, L4Rule, ListenerId};
-use tokio::net::TcpStream;
 
 use crate::client::connection::{L4Connection, L4Stream};
 use crate::client::stream::Transport;
@@ -88,7 +87,7 @@ impl StreamForwarder {
         let driven = registered.stream.drive(forwarding).await;
         let ending = driven.unwrap_or_else(|order| order);
         if ending != Ending::Closed {
-            reset_on_close(client_socket(&transport));
+            reset_on_close(transport.socket());
         }
         listener.counters().forwarded.ended(ending);
         let current = self.snapshot.load();
@@ -165,13 +164,6 @@ impl StreamForwarder {
         );
         backend.ending = Some(ending);
         ending
-    }
-}
-
-fn client_socket(transport: &Transport) -> &TcpStream {
-    match transport {
-        Transport::Plain(stream) => stream,
-        Transport::Tls(stream) => stream.get_ref().0,
     }
 }
 

@@ -45,7 +45,7 @@ use crate::upstream::tls::{Offer, Security};
 pub(crate) use crate::upstream::endpoint::by_client::Downstream;
 pub(crate) use crate::upstream::endpoint::in_flight::InFlight;
 pub(crate) use crate::upstream::endpoint::plain::PlainFailure;
-pub(crate) use crate::upstream::endpoint::response_body::{GRPC_STATUS, ResponseBody};
+pub(crate) use crate::upstream::endpoint::response_body::{BackendTunnel, GRPC_STATUS, ResponseBody};
 
 /// For this long, an endpoint that refused a connection is tried last.
 const AVOID_AFTER_FAILURE: Duration = Duration::from_secs(5);

@@ -19,7 +19,7 @@ use std::time::Duration;
 use bytes::{Buf, Bytes, BytesMut};
 use http::{Method, Response, StatusCode};
 use http_body::{Frame, SizeHint};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, Chain, Join, ReadBuf};
 use tokio::task::spawn_local;
 use tokio::time::timeout;
 use tokio_util::io::poll_read_buf;
@@ -47,6 +47,9 @@ pub(crate) struct Http1 {
     reader: ReadHalf,
     writer: WriteHalf,
 }
+
+/// A connection that has switched protocols. What was read of it already comes first.
+pub(crate) type Http1Tunnel = Join<Chain<io::Cursor<Bytes>, ReadHalf>, WriteHalf>;
 
 /// The body of a response, with the connection that it comes on.
 pub(crate) struct Http1Body {
@@ -217,7 +220,7 @@ impl Http1Body {
     }
 
     /// Both directions of a connection that has switched protocols.
-    pub(crate) fn into_tunnel(self) -> Option<impl AsyncRead + AsyncWrite + Unpin> {
+    pub(crate) fn into_tunnel(self) -> Option<Http1Tunnel> {
         let reader = AsyncReadExt::chain(io::Cursor::new(self.bytes), self.reader);
         Some(tokio::io::join(reader, self.writer?))
     }

@@ -6,7 +6,9 @@ use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
+use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -127,6 +129,19 @@ impl WriteHalf {
             // It ends with the half that is read.
             Self::Tls(_) => {}
         }
+    }
+
+    /// Has the connection end with a reset, once the half that is read is dropped.
+    pub(crate) fn reset(self) {
+        let set = match &self {
+            Self::Plain(writer) => SockRef::from(writer.as_ref()).set_linger(Some(Duration::ZERO)),
+            Self::Tls(SharedTls(stream)) => {
+                SockRef::from(stream.borrow().get_ref().0).set_linger(Some(Duration::ZERO))
+            }
+        };
+        // One that cannot be is closed in the ordinary way.
+        let _ = set;
+        self.forget();
     }
 }
 

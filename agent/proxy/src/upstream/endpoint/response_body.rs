@@ -1,7 +1,9 @@
 //! The body of a backend's response. It holds the connection that it comes on, and a place among
 //! the requests that its endpoint is busy with.
 
+use std::io;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::task::{Context, Poll};
@@ -9,14 +11,14 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName};
 use http_body::{Frame, SizeHint};
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_util::either::Either;
 
 use crate::core::head::KnownFields;
 use crate::upstream::endpoint::UpstreamError;
 use crate::upstream::endpoint::in_flight::InFlight;
 use crate::upstream::health::places::RequestPlace;
-use crate::upstream::http1::Http1Body;
+use crate::upstream::http1::{Http1Body, Http1Tunnel};
 use crate::upstream::http2::{Http2Body, Http2Error, Http2Tunnel, Stream};
 
 /// The outcome of a gRPC call: in the trailers, or in a head that is all there is.
@@ -38,6 +40,9 @@ enum Judged {
     /// Of a gRPC call, whose `grpc-status` is in the trailers.
     ByTrailers,
 }
+
+/// The backend's side of a tunnel: a connection, or a stream of one.
+pub(crate) struct BackendTunnel(Either<Http1Tunnel, Http2Tunnel>);
 
 /// The place of a tunnel among the endpoint's requests, and within the backend's limit.
 pub(crate) struct TunnelPlace {
@@ -135,12 +140,48 @@ impl ResponseBody {
     }
 
     /// The connection, after its backend has switched protocols.
-    pub(crate) fn into_tunnel(self) -> Option<(impl AsyncRead + AsyncWrite + Unpin, TunnelPlace)> {
+    pub(crate) fn into_tunnel(self) -> Option<(BackendTunnel, TunnelPlace)> {
         let Self { source, in_flight, place, .. } = self;
         let (tunnel, stream) = match source {
             Source::Http1(body) => (Either::Left(body.into_tunnel()?), None),
             Source::Http2 { body, place } => (Either::Right(Http2Tunnel::of(body)?), Some(place)),
         };
-        Some((tunnel, TunnelPlace { _in_flight: in_flight, _place: place, _stream: stream }))
+        Some((BackendTunnel(tunnel), TunnelPlace { _in_flight: in_flight, _place: place, _stream: stream }))
+    }
+}
+
+// === impl BackendTunnel ===
+
+impl BackendTunnel {
+    /// Ends it so that the backend does not take what came for all there was.
+    pub(crate) fn reset(self) {
+        match self.0 {
+            Either::Left(connection) => connection.into_inner().1.reset(),
+            Either::Right(stream) => stream.reset(),
+        }
+    }
+}
+
+impl AsyncRead for BackendTunnel {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(cx, buffer)
+    }
+}
+
+impl AsyncWrite for BackendTunnel {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(cx)
     }
 }

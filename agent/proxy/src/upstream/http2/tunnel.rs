@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use h2::SendStream;
+use h2::{Reason, SendStream};
 use http::Response;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
@@ -45,6 +45,12 @@ impl Http2Tunnel {
     pub(crate) fn of(mut incoming: Http2Body) -> Option<Self> {
         let outgoing = incoming.take_tunnel()?;
         Some(Self { incoming, outgoing })
+    }
+
+    /// "RST exceptions are represented with the RST_STREAM frame with the CANCEL error code" (RFC
+    /// 8441 section 5).
+    pub(crate) fn reset(mut self) {
+        self.outgoing.send_reset(Reason::CANCEL);
     }
 }
 
