@@ -140,7 +140,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=3600), env = "PORTCULLIS_MINIMUM_RATE_GRACE")]
     pub minimum_rate_grace: u16,
     /// Time without a byte either way after which a connection of a TCP listener, or of TLS that is
-    /// not HTTPS, is reset, in seconds
+    /// not HTTPS, is reset, and so are WebSockets and other upgrades, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 3600, value_parser = clap::value_parser!(u32).range(1..=1 << 22), env = "PORTCULLIS_TCP_IDLE")]
     pub tcp_idle: u32,
     /// Time without a datagram either way after which a session of a UDP listener is over, in

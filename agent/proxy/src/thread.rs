@@ -283,6 +283,7 @@ impl Core {
             mirrors: Mirrors::new(pools.clone()),
             pools,
             tasks: tasks.clone(),
+            tunnel_idle: settings.l4.idle,
             too_large: LogLimit::default(),
             tls_failed: LogLimit::default(),
         };

@@ -6,7 +6,7 @@ mod support;
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use h2::client::SendRequest;
@@ -14,9 +14,11 @@ use h2::ext::Protocol;
 use h2::{Reason, RecvStream, SendStream};
 use http::{Method, Request, Response, StatusCode, Version};
 use portcullis_model::{BackendProtocol, Limits};
+use portcullis_proxy::{L4, Settings};
 use support::client::tls;
 use support::origin::{Origin, serve_raw};
 use support::rules::{RuleSpec, rule};
+use support::settings::settings;
 use support::world::World;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -266,7 +268,63 @@ async fn ending() -> (SocketAddr, UnboundedReceiver<Result<usize, ErrorKind>>) {
     (address, ends)
 }
 
-/// A tunnel may be silent for as long as it likes; without one the connection is idle.
+/// As connections are that are forwarded as they are.
+#[tokio::test]
+async fn tunnels_in_which_nothing_moves_are_reset() {
+    let idle = Duration::from_secs(1);
+    let mut world = World::with(Settings { l4: L4 { idle, ..L4::default() }, ..settings() });
+    let (backend, mut ends) = ending().await;
+    let origin = Origin::http1().await;
+    world.backend("silent", BackendProtocol::Http1, &[backend]);
+    world.backend("echo", BackendProtocol::Http1, &[origin.address]);
+    world.http("*", vec![rule().prefix("/silent").to("silent"), rule()]);
+    world.apply().await;
+    let mut sender = plain(&world).await;
+    let mut busy = upgrade(&world, "/busy").await;
+    let (response, _upload) = connect(&mut sender, Some("websocket"), "/silent").await;
+    let mut silent = upgrade(&world, "/silent").await;
+    let began = Instant::now();
+    let all = async {
+        let error = silent.read_u8().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+        for _ in 0..2 {
+            assert_eq!(ends.recv().await.unwrap(), Err(ErrorKind::ConnectionReset));
+        }
+        assert!(response.into_body().data().await.transpose().unwrap().is_none_or(|it| it.is_empty()));
+    };
+    let talking = async {
+        let mut pause = tokio::time::interval(idle / 4);
+        loop {
+            pause.tick().await;
+            busy.write_all(b"y").await.unwrap();
+            assert_eq!(busy.read_u8().await.unwrap(), b'y');
+        }
+    };
+    tokio::select! {
+        ended = tokio::time::timeout(TIMEOUT, all) => ended.expect("a silent tunnel stays open"),
+        () = talking => unreachable!(),
+    }
+    assert!(began.elapsed() >= idle, "{:?}", began.elapsed());
+    busy.write_all(b"z").await.unwrap();
+    // What was under way comes first. One that is not silent stays.
+    while busy.read_u8().await.unwrap() != b'z' {}
+}
+
+/// A tunnel of a client that speaks HTTP/1.
+async fn upgrade(world: &World, path: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(world.plain).await.unwrap();
+    let request =
+        format!("GET {path} HTTP/1.1\r\nhost: any.test\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(tokio::time::timeout(TIMEOUT, stream.read_u8()).await.expect("no answer").unwrap());
+    }
+    assert!(head.starts_with(b"HTTP/1.1 101 "), "{}", String::from_utf8_lossy(&head));
+    stream
+}
+
+/// A tunnel may be silent for longer than a connection may be idle.
 #[tokio::test]
 async fn a_connection_with_a_tunnel_is_not_idle() {
     let origin = Origin::http1().await;

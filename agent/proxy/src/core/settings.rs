@@ -52,10 +52,10 @@ pub struct MinimumRate {
     pub grace: Duration,
 }
 
-/// Limits of connections and sessions whose bytes are forwarded as they are.
+/// Limits of connections, tunnels and sessions whose bytes are forwarded as they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct L4 {
-    /// The time without a byte either way after which a connection is reset.
+    /// The time without a byte either way after which a connection or a tunnel is reset.
     pub idle: Duration,
     /// The time without a datagram either way after which a session of UDP is over.
     pub udp_idle: Duration,

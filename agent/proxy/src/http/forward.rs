@@ -3,6 +3,7 @@
 
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::time::Duration;
 
 use http::{HeaderValue, StatusCode, Version, header};
 use portcullis_model::ListenerId;
@@ -32,6 +33,8 @@ pub(crate) struct Forwarder {
     pub mirrors: Rc<Mirrors>,
     /// The tasks of tunnels.
     pub tasks: TaskTracker,
+    /// The time without a byte either way after which a tunnel is reset.
+    pub tunnel_idle: Duration,
     pub too_large: LogLimit,
     pub tls_failed: LogLimit,
 }
@@ -175,7 +178,7 @@ impl Forwarder {
                     plan.edit_response(&mut parts.headers, known, None);
                 }
             }
-            let joining = switch.join(backend, client.clone());
+            let joining = switch.join(backend, client.clone(), self.tunnel_idle);
             self.tasks.spawn_local(async move {
                 joining.await;
                 drop(place);

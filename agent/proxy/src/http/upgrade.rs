@@ -6,6 +6,7 @@ use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use http::request::Parts;
 use http::{HeaderValue, Version};
@@ -70,13 +71,14 @@ impl Pending {
         Some(Self { client: parts.extensions.remove()?, protocol, over })
     }
 
-    /// Joins both sides once the client has its answer.
-    pub(crate) async fn join(self, backend: BackendTunnel, counted: Rc<Client>) {
+    /// Joins both sides once the client has its answer, until nothing has moved for as long as
+    /// `idle`.
+    pub(crate) async fn join(self, backend: BackendTunnel, counted: Rc<Client>, idle: Duration) {
         match self.over {
             Over::Http1 => {
                 // The tunnel counts as the connection that it was.
                 let Ok(client) = self.client.await else { return };
-                join_connection(client, backend).await;
+                join_connection(client, backend, idle).await;
                 drop(counted);
             }
             Over::Http2 => {
@@ -84,21 +86,21 @@ impl Pending {
                 let mut exchange = Exchange::begin(&counted);
                 exchange.take_any_time();
                 let Ok(client) = self.client.await else { return };
-                join_stream(Stream { io: TokioIo::new(client), exchange, reading: Reading::Open }, backend)
-                    .await;
+                let client = Stream { io: TokioIo::new(client), exchange, reading: Reading::Open };
+                join_stream(client, backend, idle).await;
             }
         }
     }
 }
 
 /// The library has no way to reset the stream: its client sees it end.
-async fn join_stream(mut client: Stream, mut backend: BackendTunnel) {
-    if tunnel::join(&mut client, &mut backend).await == tunnel::Ending::Broken {
+async fn join_stream(mut client: Stream, mut backend: BackendTunnel, idle: Duration) {
+    if tunnel::join(&mut client, &mut backend, idle).await == tunnel::Ending::Broken {
         backend.reset();
     }
 }
 
-async fn join_connection(client: Upgraded, mut backend: BackendTunnel) {
+async fn join_connection(client: Upgraded, mut backend: BackendTunnel, idle: Duration) {
     let Ok(client) = client.downcast::<TokioIo<CheckedStream>>() else { return };
     // Bytes that the client sent before it could know that the backend agrees were written for
     // another reader, perhaps to look like a request.
@@ -108,7 +110,7 @@ async fn join_connection(client: Upgraded, mut backend: BackendTunnel) {
     }
     // The checks of the client's stream are for HTTP.
     let mut client = client.io.into_inner().into_transport();
-    if tunnel::join(&mut client, &mut backend).await == tunnel::Ending::Broken {
+    if tunnel::join(&mut client, &mut backend, idle).await == tunnel::Ending::Broken {
         reset_on_close(client.socket());
         backend.reset();
     }
