@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use portcullis_api::{Kind, ObjectKey};
-use portcullis_model::ObjectName;
+use portcullis_model::{HostPattern, ObjectName};
 
 use super::View;
 use crate::listener::{ListenerKey, ParentKey};
@@ -84,13 +84,21 @@ impl<'s> View<'s> {
         gateways
     }
 
-    /// The Gateways that a route is attached to, by itself or as a child.
+    /// The Gateways that a route is attached to, by itself or as a child: of the parent route's
+    /// those at which the child has a hostname.
     fn gateways_of_route(self, key: &ObjectKey) -> BTreeSet<&'s ObjectName> {
-        let parents = self.routes.get(key).into_iter().flat_map(|state| self.families_of(key, state));
-        let routes = parents.filter(|parent| self.is_bound(parent, key)).chain([key.clone()]);
-        let states = routes.filter_map(|route| self.routes.get(&route));
-        let listeners = states.flat_map(|state| state.attached.iter());
-        listeners.filter_map(|((parent, _), _)| self.hierarchy.gateway_of(parent)).collect()
+        let Some(state) = self.routes.get(key) else { return BTreeSet::new() };
+        let mut listeners: BTreeSet<_> = state.attached.iter().map(|(listener, _)| listener).collect();
+        for above in self.families_of(key, state) {
+            let Some(family) = self.routes.family(&above) else { continue };
+            let Some(report) = family.report(key).filter(|report| report.is_bound()) else { continue };
+            let takes = |names: &[HostPattern]| {
+                names.iter().any(|name| report.hostnames.iter().any(|own| own.intersect(name).is_some()))
+            };
+            let attached = self.routes.get(&above).into_iter().flat_map(|above| above.attached.iter());
+            listeners.extend(attached.filter(|(_, names)| takes(names)).map(|(listener, _)| listener));
+        }
+        listeners.into_iter().filter_map(|(parent, _)| self.hierarchy.gateway_of(parent)).collect()
     }
 
     /// True if a route has another one as its child.
