@@ -9,8 +9,9 @@ use http::StatusCode;
 use portcullis_model::{
     Action, AddressRange, Admission, BackendName, BackendTarget, ClientAddress, ClientCertificates,
     ClientList, Encryption, Entry, Filter, FrontendKey, KeptSessions, L4Action, L4Backend, L4Rule, L4Target,
-    Limits, Listener, Port, Retry, RouteMatch, RouteTable, Rule, ServerNames, Serves, SessionPersistence,
-    SessionTerms, Snapshot, TimeLimit, Timeouts, TlsOptions, TlsTermination, ValueMatch, WeightedBackend,
+    Limits, Listener, ListenerFilter, Port, Retry, RouteMatch, RouteTable, Rule, ServerNames, Serves,
+    SessionPersistence, SessionTerms, Snapshot, TimeLimit, Timeouts, TlsOptions, TlsTermination,
+    TrafficPolicy, ValueMatch, WeightedBackend,
 };
 use serde_json::{Map, Value, json};
 
@@ -411,7 +412,8 @@ fn dump_l4_backend(backend: &L4Backend) -> Map<String, Value> {
 
 /// Backends that get connections or datagrams alone, which speak for themselves.
 fn without_requests(snapshot: &Snapshot) -> HashSet<&BackendName> {
-    let (mut named, mut requested) = (HashSet::new(), HashSet::new());
+    let mut requested: HashSet<_> = snapshot.key_sets.iter().map(|set| &set.backend).collect();
+    let mut named = HashSet::new();
     for listener in snapshot.frontends.values().flat_map(|port| port.listeners.iter()) {
         let by_name = listener.serves.server_names().into_iter().flat_map(|rules| rules.values());
         for rule in by_name.chain(listener.serves.only_rule()) {
@@ -421,11 +423,18 @@ fn without_requests(snapshot: &Snapshot) -> HashSet<&BackendName> {
                 L4Target::Refuse(_) => None,
             }));
         }
+        requested.extend(listener.filters.iter().filter_map(|filter| match filter {
+            ListenerFilter::ExternalAuth(auth) => Some(&auth.backend),
+            ListenerFilter::Fail(_) => None,
+        }));
+        requested.extend(asked_by(listener.policy.as_deref()));
         let hosts = listener.serves.routes().into_iter().flat_map(|routes| routes.hosts());
         for entry in hosts.flat_map(|(_, paths)| paths.entries()) {
+            requested.extend(asked_by(entry.rule.policy.as_deref()));
+            requested.extend(entry.rule.filters.iter().filter_map(asked_or_copied));
             let Action::Forward(split) = &entry.rule.action else { continue };
             let of_backends = split.backends().iter().flat_map(|backend| &backend.filters);
-            requested.extend(entry.rule.filters.iter().chain(of_backends).filter_map(Filter::mirror));
+            requested.extend(of_backends.filter_map(asked_or_copied));
             requested.extend(split.backends().iter().filter_map(|backend| match &backend.target {
                 BackendTarget::Known(name) => Some(name),
                 BackendTarget::Respond(_) | BackendTarget::Invalid(_) => None,
@@ -434,6 +443,18 @@ fn without_requests(snapshot: &Snapshot) -> HashSet<&BackendName> {
     }
     named.retain(|name| !requested.contains(name));
     named
+}
+
+fn asked_by(policy: Option<&TrafficPolicy>) -> impl Iterator<Item = &BackendName> {
+    policy.into_iter().flat_map(|policy| &policy.external_auth).map(|auth| &auth.backend)
+}
+
+/// The backend that a filter sends requests to.
+fn asked_or_copied(filter: &Filter) -> Option<&BackendName> {
+    match filter {
+        Filter::ExternalAuth(auth) => Some(&auth.backend),
+        other => other.mirror(),
+    }
 }
 
 fn object<const N: usize>(entries: [(&str, Value); N]) -> Map<String, Value> {
