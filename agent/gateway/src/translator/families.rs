@@ -181,6 +181,10 @@ fn grandparents(
 // === impl StandIn ===
 
 impl StandIn {
+    pub(super) fn route(&self) -> &Arc<ParsedRoute> {
+        &self.route
+    }
+
     /// Those of a family, attached to the listeners that the parent itself is attached to. `known`
     /// are those before, and `references` is the state of Services and grants.
     pub(super) fn of(

@@ -448,6 +448,14 @@ impl RouteState {
         }
     }
 
+    /// True if a rule has the Service as a backend; filters may refer to it as well. Rules of a
+    /// parent route's children are its own here, where they are served.
+    pub(super) fn forwards_to(&self, service: &ObjectName) -> bool {
+        let routes = std::iter::once(&self.parsed).chain(self.stand_ins.iter().map(StandIn::route));
+        let references = routes.flat_map(|route| &route.rules).flat_map(|rule| &rule.backend_refs);
+        references.into_iter().any(|it| it.referred().service().as_ref() == Some(service))
+    }
+
     /// The rule for connections, or datagrams.
     pub(super) fn stream_rule(&self, tls: Tls) -> Option<Arc<L4Rule>> {
         match (self.rules.first()?, tls) {

@@ -84,23 +84,31 @@ impl<'s> View<'s> {
         (!fields.is_empty()).then_some(message)
     }
 
-    /// The fields without effect on a Service that connections, datagrams and questions of filters
-    /// and policies lead to, and no requests of routes. Questions are no client's, and count to the
-    /// budget.
+    /// The fields without effect on a Service that connections, datagrams, copies, and questions of
+    /// filters and policies lead to, and no requests of routes. Questions are no client's, and
+    /// count to the budget.
     fn without_requests(self, declared: &Declared<TrafficTerms>, target: &Target) -> Option<String> {
         let service = &target.object.name;
         let attached =
             self.permitted_routes(service).filter(|(_, attached)| attached.iter().next().is_some());
-        let kinds: BTreeSet<_> = attached.map(|(route, _)| route.kind).collect();
-        let filters = self.gateways_filtering_by(service).next().map(|_| "filters of listeners".to_owned());
-        let policies = self.gateways_asking(service).first().map(|_| "TrafficPolicies".to_owned());
-        let fields = match filters.is_some() || policies.is_some() {
-            true => declared.terms.of_sessions(),
-            false => declared.terms.of_requests(),
+        let (mut passing, mut asking) = (BTreeSet::new(), BTreeSet::new());
+        for (route, _) in attached {
+            if is_about_streams(route.kind) {
+                passing.insert(format!("{}s", route.kind));
+            } else if self.routes.get(route).is_some_and(|state| state.forwards_to(service)) {
+                return None;
+            } else {
+                asking.insert(format!("filters of {}s", route.kind));
+            }
+        }
+        asking.extend(self.gateways_filtering_by(service).next().map(|_| "filters of listeners".to_owned()));
+        asking.extend(self.gateways_asking(service).first().map(|_| "TrafficPolicies".to_owned()));
+        let fields = match asking.is_empty() {
+            true => declared.terms.of_requests(),
+            false => declared.terms.of_sessions(),
         };
-        let ways = kinds.iter().map(|kind| format!("{kind}s"));
-        let ways: Vec<_> = ways.chain(filters).chain(policies).collect();
-        if fields.is_empty() || ways.is_empty() || !kinds.iter().all(|kind| is_about_streams(*kind)) {
+        let ways: Vec<_> = passing.into_iter().chain(asking).collect();
+        if fields.is_empty() || ways.is_empty() {
             return None;
         }
         Some(format!("{} on Service {service}, to which only {} lead", fields.join(", "), ways.join(", ")))
