@@ -185,8 +185,9 @@ impl Translator {
         let (stages, mut next) = (&mut self.stages, NextSnapshot::after(&self.snapshot));
 
         let parents = stages.merge_gateways(inputs, &recertified, readdressed);
-        let terms = stages.read_policies(inputs, &mut next);
+        let mut terms = stages.read_policies(inputs, &mut next);
         let mut attached = stages.attach_routes(inputs, rewritten, &parents, &terms);
+        stages.fetch_key_sets(inputs, &mut terms, &mut next);
         let served = stages.serve(inputs, &parents, &terms, &mut attached, &mut next);
         let services = &attached.routes.services;
         let backends =

@@ -28,8 +28,17 @@ pub(super) struct RemoteKeySets {
     by_policy: BTreeMap<ObjectName, Fetching>,
     /// Policies by Service, found or not.
     by_service: Relation<ObjectName, ObjectName>,
+    /// Of these, those with effect, and those that come next: no request needs the sets of others.
+    in_line: BTreeSet<ObjectName>,
     /// Policies with sets beyond those of their namespace.
     beyond: BTreeSet<ObjectName>,
+}
+
+/// The policies with effect, compared with those before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum InLine {
+    Same,
+    Others,
 }
 
 #[derive(Debug, Default, PartialEq)]
@@ -92,12 +101,26 @@ impl RemoteKeySets {
         found
     }
 
+    /// The policies that have some fetched, if they have effect.
+    pub(super) fn policies(&self) -> impl Iterator<Item = &ObjectName> {
+        self.by_policy.keys()
+    }
+
+    /// Takes note of the policies that have effect, or come next.
+    pub(super) fn put_in_line(&mut self, policies: BTreeSet<ObjectName>) -> InLine {
+        if self.in_line == policies {
+            return InLine::Same;
+        }
+        self.in_line = policies;
+        InLine::Others
+    }
+
     /// All sets that are to be fetched, in order. Returns them with the policies of which it is not
     /// the same as before whether all of theirs are.
     pub(super) fn fetched(&mut self) -> (Arc<[Arc<RemoteKeySet>]>, BTreeSet<ObjectName>) {
         let (mut all, mut beyond) = (BTreeSet::new(), BTreeSet::new());
         let mut of_namespace: BTreeMap<&str, BTreeSet<&RemoteKeySet>> = BTreeMap::new();
-        for (policy, fetching) in &self.by_policy {
+        for (policy, fetching) in self.by_policy.iter().filter(|(policy, _)| self.in_line.contains(policy)) {
             let counted = of_namespace.entry(&policy.namespace).or_default();
             for set in &fetching.sets {
                 if counted.contains(&**set) || counted.len() < MOST_OF_NAMESPACE {
@@ -182,9 +205,12 @@ fn host(used: &BackendUse, services: KnownServices<'_>) -> String {
 mod tests {
     use std::time::Duration;
 
+    use portcullis_api::{Change, Object, ObjectKey};
     use portcullis_model::BackendName;
+    use serde_json::{Value, json};
 
     use super::*;
+    use crate::{Settings, Translator};
 
     fn set(path: usize) -> Arc<RemoteKeySet> {
         let backend = BackendName("auth/login:80".into());
@@ -194,7 +220,61 @@ mod tests {
 
     fn with(sets: &mut RemoteKeySets, policy: (&str, &str), paths: std::ops::Range<usize>) {
         let fetching = Fetching { sets: paths.map(set).collect(), ..Fetching::default() };
-        sets.by_policy.insert(ObjectName::new(policy.0, policy.1), fetching);
+        let policy = ObjectName::new(policy.0, policy.1);
+        sets.in_line.insert(policy.clone());
+        sets.by_policy.insert(policy, fetching);
+    }
+
+    /// They are fetched as long as a policy that names them is in force for something of ours, or
+    /// comes next there.
+    #[test]
+    fn sets_of_policies_without_effect_are_not_fetched() {
+        let set = |version: &str, kind: &str, name: &str, spec: Value| {
+            let manifest = json!({"apiVersion": version, "kind": kind,
+                "metadata": {"name": name, "namespace": "edge"}, "spec": spec});
+            Change::Set(Object::from_json(manifest).unwrap().unwrap())
+        };
+        let stable = "gateway.networking.k8s.io/v1";
+        let policy = |name: &str, kind: &str, section: &str| {
+            let target = json!({"group": "gateway.networking.k8s.io", "kind": kind, "name": "a",
+                "sectionName": section});
+            let keys = json!({"backendRef": {"name": "login", "port": 80}, "path": format!("/of-{name}")});
+            let jwt = json!({"providers": [{"name": "a", "issuer": "a", "remoteJwks": keys}]});
+            let spec = json!({"targetRefs": [target], "jwt": jwt});
+            set("portcullis.dev/v1alpha1", "TrafficPolicy", name, spec)
+        };
+        let gateway = |class: &str| {
+            let listeners = json!([{"name": "l", "port": 80, "protocol": "HTTP"}]);
+            set(stable, "Gateway", "a", json!({"gatewayClassName": class, "listeners": listeners}))
+        };
+        let route =
+            set(stable, "HTTPRoute", "a", json!({"parentRefs": [{"name": "a"}], "rules": [{"name": "r"}]}));
+        let delete = |kind, name: &str| Change::Delete(ObjectKey::new(kind, ObjectName::new("edge", name)));
+        let mut translator =
+            Translator::new(Settings { controller_name: "c".to_owned(), ..Settings::default() });
+        translator.apply(vec![
+            set(stable, "GatewayClass", "ours", json!({"controllerName": "c"})),
+            set(stable, "GatewayClass", "theirs", json!({"controllerName": "d"})),
+            set("v1", "Service", "login", json!({"ports": [{"port": 80}]})),
+        ]);
+        for (change, expected) in [
+            (policy("p", "Gateway", "l"), ""),
+            (gateway("theirs"), ""),
+            (gateway("ours"), "/of-p"),
+            (policy("q", "Gateway", "l"), "/of-p /of-q"),
+            (policy("r", "Gateway", "l"), "/of-p /of-q"),
+            (delete(Kind::TrafficPolicy, "p"), "/of-q /of-r"),
+            (policy("q", "Gateway", "other"), "/of-r"),
+            (policy("r", "HTTPRoute", "r"), ""),
+            (route, "/of-r"),
+            (gateway("theirs"), ""),
+            (gateway("ours"), "/of-r"),
+            (delete(Kind::HttpRoute, "a"), ""),
+        ] {
+            let snapshot = translator.apply(vec![change]).snapshot;
+            let fetched: Vec<_> = snapshot.key_sets.iter().map(|set| &*set.path).collect();
+            assert_eq!(fetched.join(" "), expected);
+        }
     }
 
     #[test]

@@ -137,9 +137,6 @@ impl Stages {
         let respoken = backend_policies.update(changed, objects);
         let services = KnownServices { objects, policies };
         let protected = traffic.update(changed, &targeted, hierarchy, services, observations);
-        if let Some(key_sets) = &protected.key_sets {
-            next.edit().key_sets = key_sets.clone();
-        }
         let agents = match &settings.role {
             _ if !traffic.are_sharing() => None,
             AgentRole::Node => observations.agents(),
@@ -226,6 +223,25 @@ impl Stages {
             conflicts: turned,
             sharing,
             externals: changed_externals,
+        }
+    }
+
+    /// The key sets that agents fetch: of policies with effect, which follows from listeners and
+    /// routes.
+    pub(super) fn fetch_key_sets(
+        &mut self,
+        inputs: Inputs<'_>,
+        terms: &mut ChangedTerms,
+        next: &mut NextSnapshot,
+    ) {
+        let Inputs { objects, settings, observations, .. } = inputs;
+        let view = self.view(objects, settings, observations);
+        let (policies, remote) = (view.traffic.policies(), view.traffic.remote_key_sets());
+        let in_line = remote.policies().filter(|name| view.is_in_line(name, policies)).cloned().collect();
+        if let Some(key_sets) = self.traffic.fetch(in_line, &mut terms.traffic)
+            && next.get().key_sets != key_sets
+        {
+            next.edit().key_sets = key_sets;
         }
     }
 

@@ -15,7 +15,7 @@ use super::in_force::InForce;
 use super::known_services::{ChangedUses, KnownServices};
 use super::policies::ChangedPolicies;
 use super::relation::Relation;
-use super::remote_key_sets::RemoteKeySets;
+use super::remote_key_sets::{InLine, RemoteKeySets};
 use crate::feedback::Observations;
 use crate::listener::{ListenerKey, ParentKey};
 use crate::policy::credentials::{self, Holders, Parsed};
@@ -48,12 +48,19 @@ pub(super) struct ChangedTraffic {
     /// Policies of which something else is to be said: they changed, their targets did, or others
     /// on these.
     pub(super) policies: BTreeSet<ObjectName>,
-    /// The key sets that are to be fetched, if they are not the same as before.
-    pub(super) key_sets: Option<Arc<[Arc<RemoteKeySet>]>>,
+    pub(super) key_sets: KeySets,
     /// Of Services with keys, and of auth services.
     pub(super) uses: ChangedUses,
     /// Services that policies ask which are read again, or asked before.
     pub(super) asked: BTreeSet<ObjectName>,
+}
+
+/// The key sets that policies name, compared with those before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum KeySets {
+    #[default]
+    Same,
+    Others,
 }
 
 // === impl TrafficPolicies ===
@@ -115,9 +122,7 @@ impl TrafficPolicies {
             now_changed.policies.insert(name);
         }
         if are_others {
-            let (fetched, turned) = self.remote.fetched();
-            now_changed.key_sets = Some(fetched);
-            now_changed.policies.extend(turned);
+            now_changed.key_sets = KeySets::Others;
         }
         let mut others = BTreeSet::new();
         for kind in TARGETABLE {
@@ -184,6 +189,23 @@ impl TrafficPolicies {
 
     pub(super) fn remote_key_sets(&self) -> &RemoteKeySets {
         &self.remote
+    }
+
+    /// The key sets that are to be fetched, if they are not the same as before: those of the
+    /// policies that have effect, or come next. Adds to `changed` the policies of which something
+    /// else is to be said.
+    pub(super) fn fetch(
+        &mut self,
+        in_line: BTreeSet<ObjectName>,
+        changed: &mut ChangedTraffic,
+    ) -> Option<Arc<[Arc<RemoteKeySet>]>> {
+        let order = self.remote.put_in_line(in_line);
+        if (changed.key_sets, order) == (KeySets::Same, InLine::Same) {
+            return None;
+        }
+        let (fetched, turned) = self.remote.fetched();
+        changed.policies.extend(turned);
+        Some(fetched)
     }
 
     /// The policy of a listener: its own level and those above it.
