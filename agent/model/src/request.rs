@@ -17,4 +17,10 @@ pub trait RequestHead {
     fn header(&self, name: &HeaderName) -> Option<Cow<'_, [u8]>>;
     /// The first value of a query parameter, percent-decoded.
     fn query_param(&self, name: &str) -> Option<Cow<'_, str>>;
+
+    /// Whether one more regular expression may look at so many bytes. Once it may not, no other one
+    /// matches, either, and what was found says nothing.
+    fn may_search(&self, _bytes: usize) -> bool {
+        true
+    }
 }

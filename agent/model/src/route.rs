@@ -135,12 +135,11 @@ impl RouteMatch {
     /// Everything but the path, which [`crate::PathTable`] has looked up already.
     pub fn matches_beyond_path(&self, request: &impl RequestHead) -> bool {
         self.method.as_ref().is_none_or(|method| method == request.method())
-            && self
-                .headers
-                .iter()
-                .all(|(name, value)| request.header(name).is_some_and(|actual| value.matches(&actual)))
+            && self.headers.iter().all(|(name, value)| {
+                request.header(name).is_some_and(|actual| value.is_met(&actual, request))
+            })
             && self.query.iter().all(|(name, value)| {
-                request.query_param(name).is_some_and(|actual| value.matches(actual.as_bytes()))
+                request.query_param(name).is_some_and(|actual| value.is_met(actual.as_bytes(), request))
             })
     }
 }
@@ -184,6 +183,14 @@ impl fmt::Display for PathMatch {
 // === impl ValueMatch ===
 
 impl ValueMatch {
+    fn is_met(&self, value: &[u8], request: &impl RequestHead) -> bool {
+        let may_match = match self {
+            Self::Exact(_) => true,
+            Self::Regex(_) => request.may_search(value.len()),
+        };
+        may_match && self.matches(value)
+    }
+
     pub fn matches(&self, value: &[u8]) -> bool {
         match self {
             Self::Exact(exact) => exact.as_bytes() == value,

@@ -121,10 +121,11 @@ impl PathTable {
     }
 
     fn find_regex(&self, path: &str, request: &impl RequestHead) -> Option<Found<'_>> {
-        let entry = self
-            .regex
-            .iter()
-            .find(|entry| entry.matches.path.matches(path) && entry.matches.matches_beyond_path(request))?;
+        let entry = self.regex.iter().find(|entry| {
+            request.may_search(path.len())
+                && entry.matches.path.matches(path)
+                && entry.matches.matches_beyond_path(request)
+        })?;
         Some(Found { rule: &entry.rule, prefix: "" })
     }
 

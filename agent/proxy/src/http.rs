@@ -31,6 +31,7 @@ pub(crate) mod policy;
 pub(crate) mod rate_limit;
 pub(crate) mod request_id;
 pub(crate) mod router;
+pub(crate) mod search_time;
 pub(crate) mod sender;
 pub(crate) mod service;
 pub(crate) mod session;

@@ -270,6 +270,7 @@ impl Core {
             proxies: TrustedProxies::Hops(settings.trusted_hops),
             via: settings.via.as_deref().and_then(Via::named),
             looped: LogLimit::default(),
+            slow: LogLimit::default(),
             sessions: http_sessions.clone(),
             rate_limits: rate_limits.clone(),
         };

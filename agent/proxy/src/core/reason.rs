@@ -60,7 +60,8 @@ impl Reason {
             | Self::Loop
             | Self::NoListener
             | Self::Misdirected
-            | Self::NoRoute => true,
+            | Self::NoRoute
+            | Self::SlowExpressions => true,
             Self::Options
             | Self::ClientAddress
             | Self::NewConnections
@@ -122,6 +123,7 @@ impl Reason {
             | Self::NoWebSocket
             | Self::ResponseTooLarge
             | Self::ResponseCoding
+            | Self::SlowExpressions
             | Self::NewConnections => Some(GrpcCode::Unavailable),
             Self::Malformed
             | Self::Method
@@ -216,6 +218,8 @@ reasons! {
     /// The request has passed this Gateway before, or too many of ours.
     Loop = LOOP_DETECTED "loop" "this request came here before",
     NoRoute = NOT_FOUND "no_route" "no route matches this request",
+    /// Regular expressions of the host's routes took too long, or would have.
+    SlowExpressions = SERVICE_UNAVAILABLE "slow_expressions" "the route of this request takes too long to find",
     /// A TrafficPolicy of the listener or the rule cannot be followed; see the policy's status.
     PolicyInvalid = INTERNAL_SERVER_ERROR "policy_invalid" "this request cannot be judged",
     /// A rate limit of a TrafficPolicy leaves no request to the client for now.

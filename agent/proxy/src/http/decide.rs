@@ -26,6 +26,7 @@ use crate::http::loops;
 use crate::http::plan::ForwardPlan;
 use crate::http::policy::{self, Judge, Refused};
 use crate::http::rate_limit::{Exhausted, RateLimits};
+use crate::http::search_time::SearchTime;
 use crate::http::sender::{Believed, Sender};
 use crate::http::session::Sessions;
 use crate::http::templates::{Connected, FilledTemplates};
@@ -357,13 +358,17 @@ fn route<'s>(
     circumstances: Circumstances<'_>,
     head: &impl Head,
 ) -> Decision<'s> {
-    let request = RoutedHead { head, method: head.method(), target, query: OnceCell::new() };
+    let request = RoutedHead::new(head, head.method(), target);
     if let Some(asked) = Preflight::of(head)
         && let Some(decision) = preflight(routes, &request, asked, circumstances.judge)
     {
         return decision;
     }
-    let Some(found) = routes.find(&request) else {
+    let found = routes.find(&request);
+    if request.search.is_over() {
+        return slow(&request);
+    }
+    let Some(found) = found else {
         tracing::debug!(
             listener = %listener.id, host = request.host(), path = request.path(), "no rule matches"
         );
@@ -395,6 +400,16 @@ fn route<'s>(
     decision.unwrap_or_else(|reason| told(found, head, reason.into()))
 }
 
+/// The answer if it took too long to find the rule for a request.
+fn slow(request: &impl RequestHead) -> Decision<'static> {
+    tracing::debug!(
+        host = request.host(),
+        path = request.path(),
+        "regular expressions of the host's routes take too long"
+    );
+    Reason::SlowExpressions.into()
+}
+
 /// The answer of a rule that does not serve the request: "so that the page can read what is wrong".
 fn told<'s>(found: Found<'s>, head: &impl Head, own: OwnAnswer<'s>) -> Decision<'s> {
     let Some((_, filter)) = cors(found) else { return Decision::Own(own) };
@@ -423,7 +438,7 @@ fn filtered<'s>(
     let (sender, rates) = (judge.sender.resolved(head.fields()), judge.limits.clone());
     let sessions = sessions.cloned();
     let unrouted = Unrouted { listener, routes, target: owned, scheme, port, sender, rates, sessions };
-    let request = RoutedHead { head, method: head.method(), target, query: OnceCell::new() };
+    let request = RoutedHead::new(head, head.method(), target);
     request.guarded(steps.collect(), Next::Route(unrouted))
 }
 
@@ -508,8 +523,12 @@ fn preflight<'s>(
     judge: Judge<'_>,
 ) -> Option<Decision<'s>> {
     let (head, target) = (request.head, request.target);
-    let announced = RoutedHead { head, method: &asked.method, target, query: OnceCell::new() };
-    let (rule, filter) = routes.find(&announced).and_then(cors).or_else(|| cors(routes.find(request)?))?;
+    let announced = RoutedHead::new(head, &asked.method, target);
+    let found = routes.find(&announced).and_then(cors);
+    if announced.search.is_over() {
+        return Some(slow(&announced));
+    }
+    let (rule, filter) = found.or_else(|| cors(routes.find(request)?))?;
     if let Some(policy) = &rule.policy
         && let Err(refused) = policy::admit(policy, judge, head.fields())
     {
@@ -551,9 +570,14 @@ struct RoutedHead<'r, H> {
     method: &'r Method,
     target: &'r Target<'r>,
     query: OnceCell<Vec<(Cow<'r, str>, Cow<'r, str>)>>,
+    search: SearchTime,
 }
 
-impl<H: Head> RoutedHead<'_, H> {
+impl<'r, H: Head> RoutedHead<'r, H> {
+    fn new(head: &'r H, method: &'r Method, target: &'r Target<'r>) -> Self {
+        Self { head, method, target, query: OnceCell::new(), search: SearchTime::default() }
+    }
+
     /// The host with port, as the target names it; or else as the field does.
     fn named_and_field(&self) -> (Option<HeaderValue>, Option<HeaderValue>) {
         let named = self.head.authority().and_then(|authority| HeaderValue::from_str(authority).ok());
@@ -597,5 +621,9 @@ impl<H: Head> RequestHead for RoutedHead<'_, H> {
             form_urlencoded::parse(self.head.query().unwrap_or_default().as_bytes()).collect()
         });
         pairs.iter().find(|(key, _)| key == name).map(|(_, value)| Cow::Borrowed(&**value))
+    }
+
+    fn may_search(&self, bytes: usize) -> bool {
+        self.search.permits(bytes)
     }
 }

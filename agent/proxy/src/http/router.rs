@@ -41,6 +41,7 @@ pub(crate) struct Router {
     pub proxies: TrustedProxies,
     pub via: Option<Via>,
     pub looped: LogLimit,
+    pub slow: LogLimit,
     pub sessions: Rc<Sessions>,
     pub rate_limits: Rc<RateLimits>,
 }
@@ -282,6 +283,13 @@ impl Router {
                 "508: Gateway {} got a request that it had sent on before; an endpoint of one of its backends leads \
                  back to it: look for a Service whose endpoints are the Gateway's own address",
                 client.gateway()
+            );
+        }
+        if reason == Reason::SlowExpressions && self.slow.is_due() {
+            tracing::warn!(
+                listener = request.listener_id().map(tracing::field::display),
+                "503: regular expressions of routes took too long for a request, or would have: look for HTTPRoutes \
+                 or GRPCRoutes with many that have large repetitions, such as .{{100}}; --log debug names the host"
             );
         }
         tracing::debug!(client = %client.peer, reason = reason.name(), status = status.as_u16(), "answered by the gateway");

@@ -192,3 +192,26 @@ fn a_tls_connection_keeps_to_its_listener() {
     assert_eq!(shown(&port, Some(&a), &get("/", &[("host", "a.com")])), "a.com: 404 no_route");
     assert_eq!(shown(&port, Some(&a), &get("/", &[("host", "b.com")])), "none: 421 misdirected");
 }
+
+/// Expressions take as long as they like where they are few, but not together.
+#[test]
+fn expressions_of_routes_do_not_hold_up_a_core() {
+    let rules = |count: usize, repeated: usize| {
+        let rule_of = |at: usize| {
+            let expression = format!("^(?:.*a[ab]{{{repeated}}}{at}x)$");
+            let value = ValueMatch::Regex(regex::bytes::Regex::new(&expression).unwrap());
+            let headers = vec![(HeaderName::from_static("x"), value)];
+            rule("costly", RouteMatch { headers, ..under("/") }, Vec::new(), to_echo())
+        };
+        let last = rule("last", under("/"), Vec::new(), to_echo());
+        serving((0..count).map(rule_of).chain([last]).collect())
+    };
+    let (costly, ordinary) = (rules(280, 500), rules(50, 2));
+    let noise =
+        |length: usize| -> String { (0..length).map(|_| fastrand::choice(['a', 'b']).unwrap()).collect() };
+    let ask = |port: &Port, value: &str| shown(port, None, &get("/", &[HOST, ("x", value)]));
+    assert_eq!(ask(&costly, &noise(4000)), "a.com: 503 slow_expressions");
+    assert_eq!(ask(&ordinary, &noise(9000)), "a.com: 503 slow_expressions", "too long to be looked at");
+    assert!(ask(&ordinary, &noise(100)).starts_with("a.com: last "));
+    assert!(shown(&costly, None, &get("/", &[HOST])).starts_with("a.com: last "));
+}
