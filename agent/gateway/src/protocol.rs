@@ -19,6 +19,14 @@ pub(crate) enum Protocol {
 // === impl Protocol ===
 
 impl Protocol {
+    /// False for listeners that have connections or datagrams alone.
+    pub(crate) fn has_requests(self) -> bool {
+        match self {
+            Self::Http | Self::Https | Self::Unknown => true,
+            Self::TlsTerminated | Self::TlsPassthrough | Self::Tcp | Self::Udp => false,
+        }
+    }
+
     pub(crate) fn of(listener: &ListenerSpec) -> Self {
         let mode = listener.tls.as_ref().and_then(|tls| tls.mode.as_deref());
         match listener.protocol.as_str() {

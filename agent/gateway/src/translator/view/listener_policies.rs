@@ -123,7 +123,7 @@ impl<'s> View<'s> {
     }
 
     /// The listeners of a target's own definition.
-    fn covered_by(self, target: &Target) -> impl Iterator<Item = &'s Listener> {
+    pub(super) fn covered_by(self, target: &Target) -> impl Iterator<Item = &'s Listener> {
         let declared = ParentKey::of(&target.object).and_then(|parent| self.listeners.get(&parent));
         let declared = declared.into_iter().flat_map(|it| &it.listeners);
         declared.filter(|it| target.section.as_ref().is_none_or(|name| it.name == *name))

@@ -34,8 +34,17 @@ impl<'s> View<'s> {
         let is_beyond = self.traffic.remote_key_sets().is_beyond(name);
         self.targeted_status(Kind::TrafficPolicy, name, self.traffic.policies(), |target| {
             let is_route = target.object.kind.is_route();
+            let streams = self.streams_of(target);
             if is_beyond {
                 Effect::Unfit(too_many_key_sets(name))
+            } else if target.section.is_some() && !streams.is_empty() {
+                Effect::Unfit(no_requests(target))
+            } else if !streams.is_empty() && self.is_any_served(target) {
+                let names = streams.join(", ");
+                let without = format!(
+                    "connections and datagrams are not judged: listeners {names}; see ListenerPolicy"
+                );
+                Effect::Partly { places: enforced, without }
             } else if is_route && self.is_served_route(&target.object) || self.is_any_served(target) {
                 Effect::Enforced(enforced)
             } else if is_route {
@@ -44,6 +53,14 @@ impl<'s> View<'s> {
                 Effect::nothing("listener of the target")
             }
         })
+    }
+
+    /// The listeners among those that a target covers which have connections or datagrams, and no
+    /// requests.
+    fn streams_of(self, target: &Target) -> Vec<&'s str> {
+        let covered = ParentKey::of(&target.object).is_some().then(|| self.covered_by(target));
+        let without = covered.into_iter().flatten().filter(|listener| !listener.protocol.has_requests());
+        without.map(|listener| &*listener.name).collect()
     }
 
     /// The objects that the credentials of a policy are checked against, and those with the
@@ -150,6 +167,9 @@ impl<'s> View<'s> {
     pub(super) fn traffic_of_listener(self, (parent, name): &ListenerKey) -> Option<String> {
         self.hierarchy.gateway_of(parent)?;
         let target = Target { section: Some(name.clone()), ..Target::whole(parent.object()) };
+        if !self.streams_of(&target).is_empty() {
+            return None;
+        }
         self.traffic.policies().on(&target).map(|policy| format!("TrafficPolicy {policy}"))
     }
 
@@ -178,6 +198,17 @@ impl<'s> View<'s> {
         }));
         (!texts.is_empty()).then(|| texts.join(", "))
     }
+}
+
+/// What it says of addresses is for requests only.
+fn no_requests(target: &Target) -> Fault {
+    let section = target.section.as_deref().unwrap_or_default();
+    let message = format!(
+        "targetRefs: listener {section} of {} has no requests: connections and datagrams are let in as if there were no \
+         TrafficPolicy; a ListenerPolicy says which clients are let in there",
+        target.object
+    );
+    Fault::not_accepted(Reason::Invalid, message)
 }
 
 fn too_many_key_sets(policy: &ObjectName) -> Fault {
