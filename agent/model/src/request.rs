@@ -18,8 +18,8 @@ pub trait RequestHead {
     /// The first value of a query parameter, percent-decoded.
     fn query_param(&self, name: &str) -> Option<Cow<'_, str>>;
 
-    /// Whether one more regular expression may look at so many bytes. Once it may not, no other one
-    /// matches, either, and what was found says nothing.
+    /// True if one more regular expression may look at so many bytes. Once it may not, no other one
+    /// matches, either, and the rule that was found need not be the right one.
     fn may_search(&self, _bytes: usize) -> bool {
         true
     }

@@ -1,5 +1,5 @@
-//! The time that regular expressions of routes may take for a request. They are linear in the length
-//! of what they look at, but any tenant of a port may write many that take long for each byte, any
+//! The time that regular expressions of routes may take for a request. They are linear in the
+//! length of a value, but any tenant of a port may write many that take long for each byte, any
 //! client may send many bytes, and all tenants share the core.
 
 use std::cell::Cell;
@@ -28,7 +28,7 @@ pub(crate) struct SearchTime {
 // === impl SearchTime ===
 
 impl SearchTime {
-    /// Whether an expression may look at so many bytes.
+    /// True if an expression may look at so many bytes.
     pub(crate) fn permits(&self, bytes: usize) -> bool {
         let untimed = self.untimed.get() + bytes.max(LEAST);
         self.untimed.set(untimed);

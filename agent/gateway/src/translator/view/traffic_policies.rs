@@ -200,7 +200,7 @@ impl<'s> View<'s> {
     }
 }
 
-/// What it says of addresses is for requests only.
+/// A TrafficPolicy's addresses are those of requests.
 fn no_requests(target: &Target) -> Fault {
     let section = target.section.as_deref().unwrap_or_default();
     let message = format!(
