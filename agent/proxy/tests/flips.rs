@@ -32,7 +32,8 @@ enum Flip {
     Killed,
 }
 
-/// Requests that clients have had answers to, and those that were answered with an error.
+/// Requests that are over, and those that were answered with an error, or by a response that broke
+/// off with its endpoint.
 #[derive(Clone, Default)]
 struct Counts {
     answered: Arc<AtomicUsize>,
@@ -54,8 +55,12 @@ async fn ask(counts: Counts, via: Via, port: SocketAddr) {
     while !counts.is_over.load(Ordering::SeqCst) {
         turns.tick().await;
         // Some are on their way to the endpoint at any time.
-        let status = client.send("GET /?delay=5").await.status;
-        counts.failed.fetch_add(usize::from(status != 200), Ordering::SeqCst);
+        let reply = client.try_send("GET /?delay=5").await;
+        if reply.is_err() {
+            client = Client::connect(via, port, "any.test").await;
+        }
+        let is_failed = reply.map_or(true, |reply| reply.status != 200);
+        counts.failed.fetch_add(usize::from(is_failed), Ordering::SeqCst);
         counts.answered.fetch_add(1, Ordering::SeqCst);
     }
 }
