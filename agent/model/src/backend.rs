@@ -231,6 +231,11 @@ impl BackendName {
         })
     }
 
+    /// The namespace whose owner has declared it.
+    pub fn namespace(&self) -> &str {
+        self.0.split('/').next().unwrap_or_default()
+    }
+
     /// A host outside the cluster.
     pub fn external(namespace: &str, name: &str) -> Self {
         Self(format!("{namespace}/{name}/{EXTERNAL}").into())

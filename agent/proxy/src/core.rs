@@ -13,6 +13,7 @@ pub(crate) mod origin;
 pub(crate) mod pseudonym;
 pub(crate) mod reason;
 pub(crate) mod settings;
+pub(crate) mod shares;
 pub(crate) mod snapshot;
 pub(crate) mod socket;
 pub(crate) mod stats;

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response};
-use portcullis_model::{AllUnhealthy, BackendProtocol, Probe, Resilience};
+use portcullis_model::{AllUnhealthy, BackendProtocol, EndpointCheck, Probe, Resilience};
 use support::backend::refusing;
 use support::l4;
 use support::resilience::{Endpoint, checks, http_check, stats, world};
@@ -116,6 +116,37 @@ async fn hostile_endpoints_fail_and_hold_nothing_up() {
     let before = stats(&world).await.passed_checks;
     eventually("others are checked", async || stats(&world).await.passed_checks > before + 20).await;
     out(&world, &hostile).await;
+}
+
+/// As many as run at once, and more.
+#[tokio::test]
+async fn endpoints_of_one_namespace_that_hang_do_not_keep_those_of_others_waiting() {
+    let silent = std::net::TcpListener::bind("0.0.0.0:0").unwrap();
+    let port = silent.local_addr().unwrap().port();
+    let hanging: Vec<_> = (1..=16).map(|last| SocketAddr::from(([127, 9, 0, last], port))).collect();
+    let terms = Resilience {
+        check: checks(http_check())
+            .check
+            .map(|check| EndpointCheck { timeout: Duration::from_secs(60), ..check }),
+        ..Resilience::default()
+    };
+    let mut world = World::new();
+    for number in 0..40 {
+        world.backend(&format!("hostile/{number}"), BackendProtocol::Http1, &hanging);
+    }
+    for backend in &mut world.backends {
+        backend.resilience = Some(Arc::new(terms.clone()));
+    }
+    world.http("*", vec![rule()]);
+    world.apply().await;
+    eventually("all are checked", async || world.proxy.stats().await.checked_endpoints == 640).await;
+    let good = Endpoint::start(200).await;
+    world.backend("echo", BackendProtocol::Http1, &[good.address()]);
+    world.backends.last_mut().unwrap().resilience = Some(Arc::new(checks(http_check())));
+    world.apply().await;
+    eventually("others are checked", async || stats(&world).await.passed_checks > 20).await;
+    good.health.store(503, Ordering::SeqCst);
+    out(&world, &[good.address()]).await;
 }
 
 #[tokio::test]

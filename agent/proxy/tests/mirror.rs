@@ -189,6 +189,33 @@ async fn a_mirror_that_does_not_answer_delays_no_request_and_has_so_many_at_most
     eventually("those under way", async || held.load(Ordering::SeqCst) == 128).await;
 }
 
+/// Of all that a core may have under way, one namespace's have half.
+#[tokio::test]
+async fn mirrors_of_one_namespace_leave_places_for_those_of_others() {
+    let (backend, _) = recording().await;
+    let (hanging, held) = stalling(10).await;
+    let (other, copied) = recording().await;
+    let names: Vec<_> = (0..8).map(|number| format!("hostile/{number}")).collect();
+    let hostile =
+        names.iter().fold(rule().prefix("/hostile"), |rule, name| rule.filter(mirror(name, Share::ALL)));
+    let mut world = World::new();
+    world.backend("echo", BackendProtocol::Http1, &[backend.address]);
+    world.backend("other/one", BackendProtocol::Http1, &[other.address]);
+    names.iter().for_each(|name| world.backend(name, BackendProtocol::Http1, &[hanging]));
+    world.http("*", vec![hostile, rule().filter(mirror("other/one", Share::ALL))]);
+    world.apply().await;
+    let mut client = Client::connect(Via::Http1, world.plain, "any.test").await;
+    for _ in 0..130 {
+        assert_eq!(client.send("GET /hostile").await.status, 200);
+    }
+    assert_eq!(mirrored(&world, Mirrored::Busy).await, 130 * 8 - 512);
+    eventually("those under way", async || held.load(Ordering::SeqCst) == 512).await;
+    for _ in 0..10 {
+        assert_eq!(client.send("GET /").await.status, 200);
+    }
+    eventually("the others' copies", async || copied.lock().unwrap().len() == 10).await;
+}
+
 /// As large as 100 MiB, to a backend that takes it and a mirror that does not.
 #[tokio::test]
 async fn a_mirror_that_does_not_read_is_given_up_and_the_body_goes_on() {

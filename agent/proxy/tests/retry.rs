@@ -148,6 +148,45 @@ async fn what_a_core_keeps_is_given_back() {
     assert_eq!(seen.lock().unwrap().len(), 400);
 }
 
+/// Of all bodies that a core keeps, one namespace's have half of the room.
+#[tokio::test]
+async fn bodies_for_one_namespace_leave_room_for_those_for_others() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let hanging = listener.local_addr().unwrap();
+    let begun = Arc::new(AtomicUsize::new(0));
+    let counted = begun.clone();
+    tokio::spawn(async move {
+        let mut open = Vec::new();
+        while let Ok((mut stream, _)) = listener.accept().await {
+            stream.read_exact(&mut vec![0; 60 << 10]).await.unwrap();
+            counted.fetch_add(1, Ordering::SeqCst);
+            open.push(stream);
+        }
+    });
+    let (backend, seen) = failing(3, 503).await;
+    let mut world = World::new();
+    world.backend("hostile/hanging", BackendProtocol::Http1, &[hanging]);
+    world.backend("other/one", BackendProtocol::Http1, &[backend.address]);
+    let retried = || rule().retry(3, &[503]);
+    world.http("*", vec![retried().prefix("/hostile").to("hostile/hanging"), retried().to("other/one")]);
+    world.apply().await;
+    // More than the whole room.
+    let text = format!("POST /hostile\n\n{}", "x".repeat(60 << 10));
+    let address = world.plain;
+    let hostile: Vec<_> = (0..300)
+        .map(|_| {
+            let text = text.clone();
+            tokio::spawn(
+                async move { Client::connect(Via::Http1, address, "any.test").await.send(&text).await },
+            )
+        })
+        .collect();
+    eventually("all are under way", async || begun.load(Ordering::SeqCst) == 300).await;
+    assert_eq!(world.send(Via::Http1, "POST /\n\nbody").await.status, 200);
+    assert_eq!(seen.lock().unwrap().len(), 4);
+    hostile.iter().for_each(tokio::task::JoinHandle::abort);
+}
+
 #[tokio::test]
 async fn another_endpoint_gets_what_one_refuses() {
     let origin = Origin::http1().await;

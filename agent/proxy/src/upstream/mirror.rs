@@ -2,7 +2,7 @@
 //! delays or fails the request that it is of: it is sent beside it, within limits, and given up
 //! where it does not keep pace.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::rc::Rc;
@@ -14,19 +14,21 @@ use portcullis_model::BackendName;
 use tokio::task::spawn_local;
 use tokio::time::sleep;
 
+use crate::core::shares::{Share, Shares};
 use crate::core::stats::Mirrored;
 use crate::core::window::Windows;
 use crate::upstream::attempt;
 use crate::upstream::discard::discard;
 use crate::upstream::endpoint::Downstream;
 use crate::upstream::pool::Pools;
-use crate::upstream::request::{Copies, CopyEnd, CopyWatch, Outgoing, Resend, Room, Upload};
+use crate::upstream::request::{Copies, CopyEnd, CopyWatch, Outgoing, Resend, Upload};
 
-/// Copies under way on a core, and to one backend.
+/// Copies under way on a core, of which those to backends of one namespace may be half, and to one
+/// backend.
 const MOST: usize = 1024;
 const MOST_TO_BACKEND: usize = 128;
-/// Bytes of request bodies that mirrors are yet to take, on a core.
-const ROOM: usize = 8 << 20;
+/// Bytes of request bodies that mirrors are yet to take, on a core; those of one namespace half.
+const ROOM: usize = 16 << 20;
 /// The time that a mirror has from the request's last byte to its response's.
 const TIME: Duration = Duration::from_secs(30);
 /// Bytes of a response that are read.
@@ -35,8 +37,8 @@ const RESPONSE: usize = 1 << 20;
 /// Those of a core.
 pub(crate) struct Mirrors {
     pools: Rc<Pools>,
-    room: Rc<Room>,
-    under_way: Cell<usize>,
+    room: Rc<Shares>,
+    under_way: Rc<Shares>,
     by_backend: RefCell<HashMap<BackendName, usize, RandomState>>,
 }
 
@@ -44,14 +46,15 @@ pub(crate) struct Mirrors {
 struct Slot {
     mirrors: Rc<Mirrors>,
     name: BackendName,
+    place: Share,
 }
 
 // === impl Mirrors ===
 
 impl Mirrors {
     pub(crate) fn new(pools: Rc<Pools>) -> Rc<Self> {
-        let (under_way, by_backend) = (Cell::default(), RefCell::default());
-        Rc::new(Self { pools, room: Room::new(ROOM), under_way, by_backend })
+        let [room, under_way] = [ROOM, MOST].map(Shares::new);
+        Rc::new(Self { pools, room, under_way, by_backend: RefCell::default() })
     }
 
     /// Sends a copy of the request to each backend; its body is copied as it is read.
@@ -72,7 +75,8 @@ impl Mirrors {
             let (upload, watch) = if let Upload::Empty = outgoing.upload {
                 (Upload::Empty, None)
             } else {
-                let (copy, watch) = copies.get_or_insert_with(|| Copies::new(&self.room)).add();
+                let (copy, watch) =
+                    copies.get_or_insert_with(Copies::default).add(self.room.of(name.namespace()));
                 (Upload::Copied(Box::new(copy)), Some(watch))
             };
             let mut copy = Resend::of_head(outgoing).outgoing(upload);
@@ -93,12 +97,12 @@ impl Slot {
     fn take(mirrors: &Rc<Mirrors>, name: &BackendName) -> Option<Self> {
         let mut by_backend = mirrors.by_backend.borrow_mut();
         let to_backend = by_backend.get(name).copied().unwrap_or_default();
-        if mirrors.under_way.get() >= MOST || to_backend >= MOST_TO_BACKEND {
+        let place = mirrors.under_way.of(name.namespace());
+        if to_backend >= MOST_TO_BACKEND || !place.take(1) {
             return None;
         }
-        mirrors.under_way.set(mirrors.under_way.get() + 1);
         by_backend.insert(name.clone(), to_backend + 1);
-        Some(Self { mirrors: mirrors.clone(), name: name.clone() })
+        Some(Self { mirrors: mirrors.clone(), name: name.clone(), place })
     }
 
     async fn send(
@@ -162,9 +166,8 @@ async fn given_up(watch: Option<&CopyWatch>) -> Mirrored {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        let Mirrors { under_way, by_backend, .. } = &*self.mirrors;
-        under_way.set(under_way.get() - 1);
-        let mut by_backend = by_backend.borrow_mut();
+        self.place.give_back(1);
+        let mut by_backend = self.mirrors.by_backend.borrow_mut();
         if let Some(count) = by_backend.get_mut(&self.name) {
             *count -= 1;
             if *count == 0 {

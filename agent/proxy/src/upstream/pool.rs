@@ -16,22 +16,23 @@ use rustls::crypto::CryptoProvider;
 
 use crate::core::crypto::provider;
 use crate::core::settings::Upstream;
+use crate::core::shares::Shares;
 use crate::core::snapshot::SnapshotCell;
 use crate::core::stats::CoreCounters;
 use crate::upstream::balance::{self, Asked, Turns};
 use crate::upstream::endpoint::Endpoint;
 use crate::upstream::health::SharedHealth;
-use crate::upstream::request::Room;
 use crate::upstream::tls::Security;
 
 const SWEEP: Duration = Duration::from_secs(10);
-/// Bytes of all request bodies that a core keeps.
-const KEPT_BODIES: usize = 8 << 20;
+/// Bytes of all request bodies that a core keeps; those of one namespace's backends have half of
+/// it.
+const KEPT_BODIES: usize = 16 << 20;
 
 pub(crate) struct Pools {
     pub counters: Rc<CoreCounters>,
     /// Of request bodies, so that they can be sent again.
-    pub kept: Rc<Room>,
+    pub kept: Rc<Shares>,
     snapshot: Rc<SnapshotCell>,
     settings: Upstream,
     provider: Arc<CryptoProvider>,
@@ -68,7 +69,7 @@ impl Pools {
     ) -> Self {
         let provider = Arc::new(provider());
         let (backends, of_gateways) = (RefCell::default(), RefCell::default());
-        let kept = Room::new(KEPT_BODIES);
+        let kept = Shares::new(KEPT_BODIES);
         Self { counters, kept, snapshot, settings, provider, gateway: None, health, backends, of_gateways }
     }
 

@@ -32,7 +32,6 @@ pub(crate) use crate::upstream::request::client::{BodyFault, ClientUpload, Share
 pub(crate) use crate::upstream::request::copies::{CopiedUpload, Copies, CopyEnd, CopyWatch};
 pub(crate) use crate::upstream::request::incoming::{Broken, FedBody, Feed, IncomingBody};
 pub(crate) use crate::upstream::request::kept::{KeptBody, Reading};
-pub(crate) use crate::upstream::request::piece::Room;
 
 /// A client that has many requests at once may leave as many responses unread.
 const READ_AHEAD: usize = 16 << 10;

@@ -55,7 +55,7 @@ pub(crate) async fn send(
     retry: Cow<'_, Retry>,
     limit: Option<Duration>,
 ) -> Result<Answered, AttemptError> {
-    let request = Repeatable::of(&mut outgoing, pools);
+    let request = Repeatable::of(&mut outgoing, pools, name);
     let (mut last, mut place) = (None, None);
     for tried in 0_u32.. {
         let deadline = limit.map(|limit| Instant::now() + limit);
@@ -125,7 +125,7 @@ fn pause(backoff: Duration, tried: u32) -> Duration {
 // === impl Repeatable ===
 
 impl Repeatable {
-    fn of(outgoing: &mut Outgoing, pools: &Pools) -> Self {
+    fn of(outgoing: &mut Outgoing, pools: &Pools, name: &BackendName) -> Self {
         let whole = match &outgoing.upload {
             Upload::Whole(body) => Some(body.again()),
             Upload::Empty | Upload::Client(_) | Upload::Kept(_) | Upload::Copied(_) => None,
@@ -134,7 +134,7 @@ impl Repeatable {
             whole,
             head: Resend::of_head(outgoing),
             fault: outgoing.upload.fault(),
-            body: KeptBody::keep(&mut outgoing.upload, KEPT_BODY, &pools.kept),
+            body: KeptBody::keep(&mut outgoing.upload, KEPT_BODY, pools.kept.of(name.namespace())),
             is_idempotent: outgoing.parts.method.is_idempotent(),
         }
     }

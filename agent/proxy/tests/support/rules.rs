@@ -161,8 +161,10 @@ pub fn edit(set: &[(&str, &str)], add: &[(&str, &str)], remove: &[&str]) -> Head
     }
 }
 
+/// Of the namespace `test`, unless the name says another one.
 pub fn backend_name(name: &str) -> BackendName {
-    BackendName::new("test", name, PortKey::tcp(80))
+    let (namespace, service) = name.split_once('/').unwrap_or(("test", name));
+    BackendName::new(namespace, service, PortKey::tcp(80))
 }
 
 pub fn route_table(rules: &[RuleSpec]) -> RouteTable {

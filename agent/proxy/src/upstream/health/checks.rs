@@ -21,8 +21,10 @@ use crate::upstream::health::endpoint::EndpointHealth;
 use crate::upstream::health::probe::Prober;
 use crate::upstream::health::{BackendHealth, SharedHealth};
 
-/// Checks at once, of all backends and of one: endpoints that hang do not hold those of others up.
-const MOST: usize = 256;
+/// Checks at once, of all backends, of those of a namespace, and of one: endpoints that hang hold
+/// none of others up, as long as they are not those of many namespaces.
+const MOST: usize = 512;
+const MOST_OF_NAMESPACE: usize = 64;
 const MOST_OF_BACKEND: usize = 16;
 /// The part of its interval by which a check is earlier or later, so that agents do not ask
 /// together.
@@ -49,8 +51,16 @@ struct Watch {
     health: Arc<BackendHealth>,
     prober: Rc<Prober>,
     check: Rc<EndpointCheck>,
-    turns: Rc<Semaphore>,
+    turns: Turns,
     endpoints: BTreeMap<SocketAddr, AbortOnDropHandle<()>>,
+}
+
+/// The checks of a backend take turns with others.
+#[derive(Clone)]
+struct Turns {
+    of_backend: Rc<Semaphore>,
+    of_namespace: Rc<Semaphore>,
+    of_all: Rc<Semaphore>,
 }
 
 /// Counts as long as it lasts.
@@ -100,15 +110,25 @@ fn start(health: SharedHealth) -> io::Result<mpsc::UnboundedSender<Checked>> {
 
 async fn run(health: SharedHealth, mut changes: mpsc::UnboundedReceiver<Checked>) {
     let mut watches = HashMap::<BackendName, Watch>::new();
-    let turns = Rc::new(Semaphore::new(MOST));
+    let of_all = Rc::new(Semaphore::new(MOST));
+    let mut by_namespace = HashMap::<Box<str>, Rc<Semaphore>>::new();
     while let Some(Checked { generation, backends }) = changes.recv().await {
         let mut before = std::mem::take(&mut watches);
         for backend in backends {
             let known = before.remove(&backend.name);
-            if let Some(watch) = Watch::next(known, backend, generation, &health, &turns) {
+            let of_namespace = by_namespace.entry(backend.name.namespace().into());
+            let of_namespace = of_namespace.or_insert_with(|| Rc::new(Semaphore::new(MOST_OF_NAMESPACE)));
+            let turns = Turns {
+                of_backend: Rc::new(Semaphore::new(MOST_OF_BACKEND)),
+                of_namespace: of_namespace.clone(),
+                of_all: of_all.clone(),
+            };
+            if let Some(watch) = Watch::next(known, backend, generation, &health, turns) {
                 watches.insert(watch.backend.name.clone(), watch);
             }
         }
+        drop(before);
+        by_namespace.retain(|_, of_namespace| Rc::strong_count(of_namespace) > 1);
     }
 }
 
@@ -121,7 +141,7 @@ impl Watch {
         backend: Arc<Backend>,
         generation: u64,
         shared: &SharedHealth,
-        all_turns: &Rc<Semaphore>,
+        turns: Turns,
     ) -> Option<Self> {
         let known = match known {
             Some(known) if Arc::ptr_eq(&known.backend, &backend) => return Some(known),
@@ -141,7 +161,7 @@ impl Watch {
                 health,
                 prober: Rc::new(Prober::new(&backend, &check.probe, &Arc::new(provider()))),
                 check: Rc::new(check.clone()),
-                turns: Rc::new(Semaphore::new(MOST_OF_BACKEND)),
+                turns,
                 endpoints: BTreeMap::new(),
             },
         };
@@ -151,7 +171,7 @@ impl Watch {
             let task = before.remove(&address).unwrap_or_else(|| {
                 let counted = Counted::new(&shared.checked);
                 let (prober, check) = (watch.prober.clone(), watch.check.clone());
-                let turns = [watch.turns.clone(), all_turns.clone()];
+                let turns = watch.turns.clone();
                 let task = tokio::task::spawn_local(async move {
                     check_forever(&endpoint, &prober, &check, &turns).await;
                     drop(counted);
@@ -165,17 +185,12 @@ impl Watch {
 }
 
 /// An endpoint that was never checked is in until its checks have failed as often as they have to.
-async fn check_forever(
-    endpoint: &EndpointHealth,
-    prober: &Prober,
-    check: &EndpointCheck,
-    turns: &[Rc<Semaphore>; 2],
-) {
+async fn check_forever(endpoint: &EndpointHealth, prober: &Prober, check: &EndpointCheck, turns: &Turns) {
     sleep(FIRST.min(check.interval).mul_f64(fastrand::f64())).await;
     let (mut passed, mut failed) = (0_u32, 0_u32);
     loop {
-        let [of_backend, of_all] = turns;
-        let turn = (of_backend.acquire().await, of_all.acquire().await);
+        let Turns { of_backend, of_namespace, of_all } = turns;
+        let turn = (of_backend.acquire().await, of_namespace.acquire().await, of_all.acquire().await);
         let probed = timeout(check.timeout, prober.probe(endpoint.address)).await;
         drop(turn);
         let probed = probed.unwrap_or_else(|_| Err(format!("no answer within {:?}", check.timeout)));

@@ -10,15 +10,16 @@ use bytes::Bytes;
 use http_body::Frame;
 use tokio::sync::Notify;
 
-use crate::upstream::request::piece::{Piece, Room};
+use crate::core::shares::Share;
+use crate::upstream::request::piece::Piece;
 
 /// Bytes by which a copy may be behind.
 const MOST_BEHIND: usize = 256 << 10;
 
 /// All copies of a body, for the one who reads it.
+#[derive(Default)]
 pub(crate) struct Copies {
     all: Vec<Rc<Copy>>,
-    room: Rc<Room>,
 }
 
 /// A copy of a body, to be sent.
@@ -40,7 +41,7 @@ pub(crate) enum CopyEnd {
 
 struct Copy {
     state: RefCell<State>,
-    room: Rc<Room>,
+    room: Share,
     ended: Notify,
 }
 
@@ -56,13 +57,9 @@ struct State {
 // === impl Copies ===
 
 impl Copies {
-    pub(crate) fn new(room: &Rc<Room>) -> Self {
-        Self { all: Vec::new(), room: room.clone() }
-    }
-
-    pub(crate) fn add(&mut self) -> (CopiedUpload, CopyWatch) {
-        let (state, room, ended) = (RefCell::default(), self.room.clone(), Notify::new());
-        let copy = Rc::new(Copy { state, room, ended });
+    /// What is yet to be taken of the copy is in this room.
+    pub(crate) fn add(&mut self, room: Share) -> (CopiedUpload, CopyWatch) {
+        let copy = Rc::new(Copy { state: RefCell::default(), room, ended: Notify::new() });
         self.all.push(copy.clone());
         (CopiedUpload(copy.clone()), CopyWatch(copy))
     }
@@ -194,6 +191,7 @@ impl Copy {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::shares::Shares;
 
     fn data(bytes: usize) -> Frame<Bytes> {
         Frame::data(Bytes::from(vec![b'x'; bytes]))
@@ -204,14 +202,18 @@ mod tests {
         frame.map(|frame| frame.map(|frame| frame.map(|frame| frame.into_data().unwrap().len())))
     }
 
-    fn copies() -> (Rc<Room>, Copies, CopiedUpload) {
-        let room = Room::new(2 * MOST_BEHIND);
-        let mut copies = Copies::new(&room);
-        let (copy, _) = copies.add();
+    /// One namespace has half of a room.
+    fn room(bytes: usize) -> Share {
+        Shares::new(2 * bytes).of("test")
+    }
+
+    fn copies() -> (Share, Copies, CopiedUpload) {
+        let (room, mut copies) = (room(2 * MOST_BEHIND), Copies::default());
+        let (copy, _) = copies.add(room.clone());
         (room, copies, copy)
     }
 
-    fn is_free(room: &Room) -> bool {
+    fn is_free(room: &Share) -> bool {
         let is_free = room.take(2 * MOST_BEHIND);
         if is_free {
             room.give_back(2 * MOST_BEHIND);
@@ -257,10 +259,9 @@ mod tests {
 
     #[test]
     fn what_a_core_has_is_shared() {
-        let room = Room::new(MOST_BEHIND);
-        let mut copies = Copies::new(&room);
-        let (mut one, _) = copies.add();
-        let (mut other, _) = copies.add();
+        let (room, mut copies) = (room(MOST_BEHIND), Copies::default());
+        let (mut one, _) = copies.add(room.clone());
+        let (mut other, _) = copies.add(room.clone());
         copies.push(&data(MOST_BEHIND / 2 + 1));
         assert_eq!(poll(&mut other), Poll::Ready(Some(Err(CopyEnd::Behind))));
         assert!(matches!(poll(&mut one), Poll::Ready(Some(Ok(_)))));

@@ -1,6 +1,6 @@
 //! Bodies that are kept while they are sent, so that they can be sent again from their beginning:
 //! as long as everything that came of one is kept. There is room for a part of each, and for a
-//! number of bytes of all that a core keeps.
+//! number of bytes of all that a core keeps, which namespaces share.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -9,10 +9,11 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use http_body::Frame;
 
+use crate::core::shares::Share;
 use crate::upstream::request::Upload;
 use crate::upstream::request::client::{ClientUpload, SharedFault, UploadError};
 use crate::upstream::request::copies::Copies;
-use crate::upstream::request::piece::{Piece, Room};
+use crate::upstream::request::piece::Piece;
 
 /// A body of which the beginning is kept.
 #[derive(Clone)]
@@ -40,7 +41,7 @@ struct Kept {
     is_over: bool,
     /// The reading that may go on.
     reading: u32,
-    room: Rc<Room>,
+    room: Share,
 }
 
 // === impl KeptBody ===
@@ -48,7 +49,7 @@ struct Kept {
 impl KeptBody {
     /// Keeps up to so many bytes of the body from now on. `None` if there is no body, or none of a
     /// client's: what is not there can be sent again as it is.
-    pub(crate) fn keep(upload: &mut Upload, most: usize, room: &Rc<Room>) -> Option<Self> {
+    pub(crate) fn keep(upload: &mut Upload, most: usize, room: Share) -> Option<Self> {
         let source = match std::mem::replace(upload, Upload::Empty) {
             Upload::Client(source) => source,
             Upload::Kept(reading) => {
@@ -72,7 +73,7 @@ impl KeptBody {
             is_whole: true,
             is_over: false,
             reading: 0,
-            room: room.clone(),
+            room,
         })));
         *upload = Upload::Kept(Box::new(Reading { body: body.clone(), number: 0, next: 0 }));
         Some(body)

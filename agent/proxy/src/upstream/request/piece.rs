@@ -1,8 +1,5 @@
 //! Frames of bodies as they are when they have to wait: copies, because a frame as it came is a
-//! part of something larger; and the room that there is for them.
-
-use std::cell::Cell;
-use std::rc::Rc;
+//! part of something larger.
 
 use bytes::Bytes;
 use http::HeaderMap;
@@ -16,9 +13,6 @@ pub(super) enum Piece {
     Data(Bytes),
     Trailers(HeaderMap),
 }
-
-/// Bytes that pieces of a core's bodies may have together.
-pub(crate) struct Room(Cell<usize>);
 
 // === impl Piece ===
 
@@ -44,24 +38,5 @@ impl Piece {
             Self::Data(data) => Frame::data(data),
             Self::Trailers(trailers) => Frame::trailers(trailers),
         }
-    }
-}
-
-// === impl Room ===
-
-impl Room {
-    pub(crate) fn new(bytes: usize) -> Rc<Self> {
-        Rc::new(Self(Cell::new(bytes)))
-    }
-
-    /// False if there is less left.
-    pub(super) fn take(&self, bytes: usize) -> bool {
-        let left = self.0.get().checked_sub(bytes);
-        self.0.set(left.unwrap_or(self.0.get()));
-        left.is_some()
-    }
-
-    pub(super) fn give_back(&self, bytes: usize) {
-        self.0.set(self.0.get() + bytes);
     }
 }
