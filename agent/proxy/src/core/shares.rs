@@ -1,5 +1,5 @@
-//! What the tenants of a core share, such as memory: no namespace takes so much of it that nothing
-//! is left for another one.
+//! Memory, and other things of a core that tenants share: no namespace takes so much that nothing is
+//! left for another one.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -77,11 +77,10 @@ mod tests {
         let shares = Shares::new(120);
         let [one, two, three] = ["one", "two", "three"].map(|namespace| shares.of(namespace));
         assert_eq!([taken(&one), taken(&two), taken(&three)], [60, 30, 15]);
-        one.give_back(30);
-        assert_eq!([taken(&one), taken(&two), taken(&three)], [0, 0, 15]);
-        one.give_back(30);
-        two.give_back(30);
-        three.give_back(30);
+        one.give_back(60);
+        assert_eq!(taken(&two), 22);
+        two.give_back(30 + 22);
+        three.give_back(15);
         assert!(shares.held.borrow().is_empty());
         assert_eq!(taken(&shares.of("four")), 60);
     }

@@ -57,7 +57,7 @@ struct State {
 // === impl Copies ===
 
 impl Copies {
-    /// What is yet to be taken of the copy is in this room.
+    /// The room is for the part of the copy that is yet to be taken.
     pub(crate) fn add(&mut self, room: Share) -> (CopiedUpload, CopyWatch) {
         let copy = Rc::new(Copy { state: RefCell::default(), room, ended: Notify::new() });
         self.all.push(copy.clone());
