@@ -1,5 +1,5 @@
-//! Memory, and other things of a core that tenants share: no namespace takes so much that nothing is
-//! left for another one.
+//! Memory, and other things of a core that tenants share: no namespace takes so much that nothing
+//! is left for another one.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
