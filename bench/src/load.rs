@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::process::LOAD_CPU;
 use super::site::{HTTP_PORT, HTTPS_PORT, MANY, ONE, host_name, path};
-use super::workload::Kind;
+use super::workload::{BROWSER, Kind};
 
 const CONNECTIONS: &str = "64";
 const H2_CONNECTIONS: &str = "8";
@@ -64,7 +64,7 @@ impl Run<'_> {
         let script = self.scratch.join(format!("{:?}.lua", self.kind));
         fs::write(&script, self.script())?;
         let (scheme, host, port) = match self.kind {
-            Kind::Http1 => ("http", ONE.to_owned(), HTTP_PORT),
+            Kind::Http1 | Kind::Http1Browser => ("http", ONE.to_owned(), HTTP_PORT),
             Kind::Http1Routes => ("http", MANY.to_owned(), HTTP_PORT),
             Kind::Https | Kind::Http2 | Kind::Handshakes => ("https", self.host(), HTTPS_PORT),
         };
@@ -72,6 +72,11 @@ impl Run<'_> {
         wrk.args(["--threads", "1", "--connections", CONNECTIONS, "--timeout", "5s"]);
         wrk.args(["--duration", &format!("{}s", self.duration.as_secs().max(1))]);
         wrk.args(["--header", &format!("Host: {host}")]).arg("--script").arg(&script);
+        if self.kind == Kind::Http1Browser {
+            wrk.args(
+                BROWSER.iter().flat_map(|(name, value)| ["--header".to_owned(), format!("{name}: {value}")]),
+            );
+        }
         if self.kind == Kind::Handshakes {
             wrk.args(["--header", "Connection: close"]);
         }

@@ -28,6 +28,7 @@ mod site;
 mod sni_flood;
 mod stalled;
 mod start;
+mod train;
 mod workload;
 
 use std::path::Path;
@@ -50,6 +51,8 @@ enum Benchmark {
     Instructions(instructions::Args),
     /// HTTP against HAProxy, nginx and Envoy in the same run, interleaved
     Http(http::Args),
+    /// The loads of `http` on an agent that counts what it runs, for a release
+    Train(train::Args),
     /// Connections and datagrams forwarded as they are, against HAProxy and nginx, interleaved
     L4(l4::Args),
     /// The proxy that `l4` compares with, which copies
@@ -84,6 +87,7 @@ fn main() -> Result<()> {
     match Cli::parse().benchmark {
         Benchmark::Instructions(args) => instructions::run(&args),
         Benchmark::Http(args) => http::run(&args),
+        Benchmark::Train(args) => train::run(&args),
         Benchmark::L4(args) => l4::run(&args),
         Benchmark::L4Copying(args) => l4::copy(&args),
         Benchmark::Forward(args) => forward::run(&args),

@@ -2,11 +2,28 @@
 
 use super::site::Size;
 
+/// With `Host` twelve, of the kind and length that browsers send.
+pub(super) const BROWSER: [(&str, &str); 11] = [
+    ("User-Agent", "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"),
+    ("Accept", "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"),
+    ("Accept-Language", "en-GB,en;q=0.7,de;q=0.3"),
+    ("Accept-Encoding", "gzip, deflate, br, zstd"),
+    ("Referer", "https://one.example.com/catalogue/items?page=7"),
+    ("Cookie", "session=0f1e2d3c4b5a69788796a5b4c3d2e1f0; theme=dark; consent=1"),
+    ("Cache-Control", "max-age=0"),
+    ("Sec-Fetch-Dest", "document"),
+    ("Sec-Fetch-Mode", "navigate"),
+    ("Sec-Fetch-Site", "same-origin"),
+    ("X-Request-Id", "7f3c1a52-9f0e-4d1f-8a86-0b6a5e0c9d11"),
+];
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// HTTP/1.1, 64 connections kept open, to the host with one route.
     Http1,
-    /// The same to random routes of the host with many.
+    /// The same with the headers of a browser.
+    Http1Browser,
+    /// The first to random routes of the host with many.
     Http1Routes,
     /// HTTPS, HTTP/1.1, 64 connections kept open.
     Https,
@@ -31,6 +48,7 @@ const fn workload(name: &'static str, title: &'static str, site: Size, kind: Kin
 /// By site, so that each is set up once.
 pub(super) const WORKLOADS: &[Workload] = &[
     workload("http1", "HTTP/1.1 keep-alive, 1 route", Size::Small, Kind::Http1),
+    workload("browser", "HTTP/1.1 keep-alive, 12 headers", Size::Small, Kind::Http1Browser),
     workload("https", "HTTPS (HTTP/1.1) keep-alive", Size::Small, Kind::Https),
     workload("http2", "HTTP/2 over TLS", Size::Small, Kind::Http2),
     workload("handshakes", "Full TLS 1.3 handshake and one request", Size::Small, Kind::Handshakes),
