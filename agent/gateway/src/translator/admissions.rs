@@ -71,7 +71,8 @@ pub(super) struct Changes<'c> {
 // === impl Admissions ===
 
 impl Admissions {
-    /// A policy on the very listener that wants what its protocol cannot give closes it.
+    /// A policy on the very listener that wants what its protocol cannot give closes it. It still
+    /// says who the proxies are: listeners of a port have to agree on that.
     pub(super) fn of(&self, listener: &ListenerKey, protocol: Protocol) -> Arc<Admission> {
         let (parent, name) = listener;
         let composed = self.of_listeners.get(listener).or_else(|| self.of_parents.get(parent));
@@ -81,7 +82,8 @@ impl Admissions {
         match protocol {
             Protocol::Http | Protocol::Https => of_requests.clone(),
             _ if own.is_some_and(|terms| terms.unfit(protocol).next().is_some()) => {
-                Arc::new(Terms::without_clients())
+                let proxies = of_connections.proxies.clone().filter(|_| protocol != Protocol::Udp);
+                Arc::new(Admission { proxies, ..Terms::without_clients() })
             }
             // Datagrams have no header that could name a client, and no connections.
             Protocol::Udp if of_connections.proxies.is_some() || !of_connections.open.is_empty() => {
