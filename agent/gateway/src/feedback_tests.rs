@@ -1,5 +1,5 @@
 use portcullis_api::{Change, Kind, Object, ObjectKey};
-use portcullis_model::{FrontendKey, ParentKind, PolicyState};
+use portcullis_model::{Access, ClientRules, FrontendKey, ParentKind, PolicyState};
 use serde_json::{Value, json};
 
 use super::*;
@@ -94,24 +94,34 @@ fn a_policy_is_programmed_where_a_listener_of_its_target_is() {
     }
 }
 
-/// There may be one about any listener.
+/// There may be one about any listener, and on all of what those without requests are part of.
 #[test]
 fn traffic_policies_that_cannot_be_read_let_no_request_pass() {
-    let (mut translator, _) = translator(&[80]);
+    let listener = |name: &str, port: u16| json!({"name": name, "port": port, "protocol": name});
+    let (mut translator, _) = translator_of(vec![listener("HTTP", 80), listener("TCP", 9000)]);
     let closed = |translator: &Translator| -> Vec<bool> {
         let ports = translator.snapshot().frontends.values();
         let levels = |policy: &portcullis_model::TrafficPolicy| {
             policy.levels.iter().any(|level| level.protection.state == PolicyState::Closed)
         };
+        let denies = |clients: &ClientRules| {
+            ["192.0.2.1", "2001:db8::1"]
+                .iter()
+                .all(|it| clients.access(&it.parse().unwrap()) == Access::Denied)
+        };
         let listeners = ports.flat_map(|port| port.listeners.iter().cloned().collect::<Vec<_>>());
-        listeners.map(|listener| listener.policy.as_deref().is_some_and(levels)).collect()
+        let closed = listeners.map(|listener| match listener.serves.routes() {
+            Some(_) => listener.policy.as_deref().is_some_and(levels),
+            None => listener.admission.clients.as_deref().is_some_and(denies),
+        });
+        closed.collect()
     };
     let turned = changed(&mut translator, Feedback::Unread([Kind::TrafficPolicy].into()));
-    assert_eq!(closed(&translator), [true, true]);
+    assert_eq!(closed(&translator), [true, true, true]);
     let said = programmed(&turned[&gateway()].to_json()["listeners"][0]);
     assert!(said.starts_with("False Pending: the agents cannot read TrafficPolicies"), "{said}");
     changed(&mut translator, Feedback::Unread(BTreeSet::new()));
-    assert_eq!(closed(&translator), [false, false]);
+    assert_eq!(closed(&translator), [false, false, false]);
 }
 
 #[test]

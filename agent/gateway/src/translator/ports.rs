@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use portcullis_model::{
-    ClientAddress, Gateway, Listener, ListenerId, ObjectName, Port, PortKey, PortListeners, Serves,
-    TlsTermination,
+    Admission, ClientAddress, ClientList, ClientRules, Gateway, Listener, ListenerId, ObjectName, Port,
+    PortKey, PortListeners, Serves, TlsTermination,
 };
 
 use super::admissions::{Admissions, ChangedAdmissions};
@@ -199,6 +199,17 @@ fn served_gateway(name: &ObjectName, gateways: &Gateways, before: Option<&Arc<Ga
     before.filter(|before| ***before == now).cloned().unwrap_or_else(|| Arc::new(now))
 }
 
+/// The terms with further lists of clients, which hold beside those that are there.
+fn narrowed(admission: Arc<Admission>, lists: Vec<ClientList>) -> Arc<Admission> {
+    if lists.is_empty() {
+        return admission;
+    }
+    let present = admission.clients.iter().flat_map(|clients| clients.levels());
+    let lists = present.cloned().chain(lists).collect();
+    let clients = Some(Arc::new(ClientRules::new(lists)));
+    Arc::new(Admission { clients, ..Arc::unwrap_or_clone(admission) })
+}
+
 impl Sources<'_> {
     /// The listener as it is to be served; `None` if it is not accepted, and keeps no name either.
     fn served(self, key: &ListenerKey) -> Option<Served> {
@@ -233,9 +244,12 @@ impl Sources<'_> {
             Protocol::Udp => Serves::Udp(tables.only_rule(key).clone()),
             Protocol::Unknown => return None,
         };
+        let (hostname, filters) = (listener.hostname.clone(), self.filters.of(key).clone());
         let admission = self.admissions.of(key, listener.protocol);
-        let filters = self.filters.of(key).clone();
-        let (hostname, policy) = (listener.hostname.clone(), self.traffic.of_listener(key, gateway));
+        let (admission, policy) = match listener.protocol.has_requests() {
+            true => (admission, self.traffic.of_listener(key, gateway)),
+            false => (narrowed(admission, self.traffic.clients_without_requests(key, gateway)), None),
+        };
         let model = Listener { id, hostname, serves, admission, filters, policy };
         Some(Served { port: listener.port, listener: Arc::new(model) })
     }

@@ -1,12 +1,15 @@
 //! Stage: the terms of TrafficPolicies for requests, by listener and by rule. Each level protects,
 //! the widest first: Gateway, the object that defines a listener, listener; then parent route, its
-//! rule, route, rule. Of several policies on one target the oldest is in force.
+//! rule, route, rule. Of several policies on one target the oldest is in force. Where there are no
+//! requests, what says which clients may come holds for them all the same.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use portcullis_api::{GATEWAY_GROUP, Kind, ObjectKey};
-use portcullis_model::{Level, ObjectName, ParentKind, RateScope, RemoteKeySet, RuleId, TrafficPolicy};
+use portcullis_model::{
+    ClientList, Level, ObjectName, ParentKind, PolicyState, RateScope, RemoteKeySet, RuleId, TrafficPolicy,
+};
 
 use super::auth_services::AuthServices;
 use super::changes::ChangedObjects;
@@ -20,6 +23,7 @@ use crate::feedback::Observations;
 use crate::listener::{ListenerKey, ParentKey};
 use crate::policy::credentials::{self, Holders, Parsed};
 use crate::policy::declared::Target;
+use crate::policy::listener;
 use crate::policy::traffic::{TARGETABLE, Terms, declared};
 
 #[derive(Debug, Default)]
@@ -225,6 +229,32 @@ impl TrafficPolicies {
             levels.push(unknown.at(&Target::whole(holder.object())));
         }
         TrafficPolicy::below(above, levels)
+    }
+
+    /// The lists of clients that hold at a listener without requests: `allow` and `deny` of the
+    /// policies on all of what it is part of, whose other fields have nothing to judge there. A
+    /// policy on the listener itself is misplaced, and lets no client in; nor does one that cannot
+    /// be followed, or read: it might have kept any of them out.
+    pub(super) fn clients_without_requests(
+        &self,
+        (holder, name): &ListenerKey,
+        gateway: &ObjectName,
+    ) -> Vec<ClientList> {
+        let object = holder.object();
+        let gateway = ObjectKey { kind: Kind::Gateway, name: gateway.clone() };
+        let section = Target { object: object.clone(), section: Some(name.clone()) };
+        let above = (gateway != object).then_some(gateway);
+        let wholes = above.into_iter().chain([object]).map(Target::whole);
+        let levels = || wholes.clone().filter_map(|target| self.policies.terms(&target));
+        let is_closed = |terms: &Terms| terms.protection.state == PolicyState::Closed;
+        if self.are_unread
+            || self.policies.on(&section).is_some()
+            || levels().any(|(_, terms)| is_closed(terms))
+        {
+            return listener::Terms::closed().clients().cloned().into_iter().collect();
+        }
+        let clients = levels().filter_map(|(_, terms)| terms.protection.clients.as_ref());
+        clients.flat_map(|clients| clients.levels()).cloned().collect()
     }
 
     /// The policy of a rule: its own level and those above it. `joined` are others that have become

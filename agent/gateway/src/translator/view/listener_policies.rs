@@ -29,7 +29,7 @@ impl<'s> View<'s> {
             if let Some(fault) = terms.and_then(|terms| self.unfit_target(target, terms)) {
                 return Effect::Unfit(fault);
             }
-            if !self.is_any_served(target) {
+            if !self.is_any_served(target, |_| true) {
                 return Effect::nothing("listener of the target");
             }
             match terms.and_then(|terms| self.without_effect(target, terms)) {

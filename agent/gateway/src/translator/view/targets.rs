@@ -7,6 +7,7 @@ use portcullis_model::{ObjectName, ParentKind};
 use super::View;
 use crate::listener::ParentKey;
 use crate::policy::declared::{Declared, Target};
+use crate::protocol::Protocol;
 use crate::status::{Effect, Status, TargetVerdict, targeted_status};
 use crate::translator::hierarchy::Attachment;
 use crate::translator::in_force::InForce;
@@ -20,7 +21,7 @@ pub(super) enum Found {
     Ours,
 }
 
-impl View<'_> {
+impl<'s> View<'s> {
     /// The status of a policy of `kind`; `None` if all its targets are other controllers'.
     pub(super) fn targeted_status<T>(
         self,
@@ -133,21 +134,35 @@ impl View<'_> {
         find_section(target, "port", &names)
     }
 
-    /// True if a listener that the target covers is programmed.
-    pub(super) fn is_any_served(self, target: &Target) -> bool {
-        let Some(parent) = &ParentKey::of(&target.object) else { return false };
-        let section = &target.section;
-        let Some((gateway, merged)) = self.gateway_of(parent) else { return false };
-        let is_root = parent.kind == ParentKind::Gateway && parent.name == *gateway;
-        let children = self.hierarchy.children(gateway).filter(|_| is_root && section.is_none());
-        std::iter::once(parent).chain(children).any(|holder| {
-            let declared = self.listeners.get(holder).into_iter().flat_map(|it| &it.listeners);
-            let mut judged = declared.zip(self.gateways.acceptances(holder));
+    /// The objects whose listeners a target covers: itself, and what is attached to it, if it is a
+    /// Gateway with addresses of its own and covered as a whole.
+    pub(super) fn holders_of(self, target: &Target) -> impl Iterator<Item = ParentKey> + use<'s> {
+        let parent = ParentKey::of(&target.object);
+        let gateway = parent.as_ref().and_then(|parent| self.gateway_of(parent)).map(|(gateway, _)| gateway);
+        let is_root = |gateway: &ObjectName| {
+            let is_itself = |parent: &ParentKey| parent.kind == ParentKind::Gateway && parent.name == *gateway;
+            target.section.is_none() && parent.as_ref().is_some_and(is_itself)
+        };
+        let root = gateway.filter(|gateway| is_root(gateway));
+        let children = root.into_iter().flat_map(move |gateway| self.hierarchy.children(gateway));
+        parent.into_iter().chain(children.cloned())
+    }
+
+    /// True if a listener of a protocol that is `meant`, and that the target covers, is programmed.
+    pub(super) fn is_any_served(self, target: &Target, meant: fn(Protocol) -> bool) -> bool {
+        let parent = ParentKey::of(&target.object);
+        let Some((gateway, merged)) = parent.and_then(|parent| self.gateway_of(&parent)) else {
+            return false;
+        };
+        self.holders_of(target).any(|holder| {
+            let declared = self.listeners.get(&holder).into_iter().flat_map(|it| &it.listeners);
+            let mut judged = declared.zip(self.gateways.acceptances(&holder));
             judged.any(|(listener, acceptance)| {
-                section.as_ref().is_none_or(|section| listener.name == *section)
+                target.section.as_ref().is_none_or(|section| listener.name == *section)
+                    && meant(listener.protocol)
                     && acceptance.is_accepted()
                     && self.hindrance(gateway, merged, listener.port).is_none()
-                    && self.unserved(gateway, holder, listener).is_empty()
+                    && self.unserved(gateway, &holder, listener).is_empty()
             })
         })
     }

@@ -3,11 +3,12 @@
 use std::collections::BTreeSet;
 
 use portcullis_api::{Kind, ObjectKey};
-use portcullis_model::{HostPattern, ObjectName};
+use portcullis_model::{HostPattern, ObjectName, PolicyState, Protection};
 
 use super::View;
 use crate::listener::{ListenerKey, ParentKey};
 use crate::policy::declared::Target;
+use crate::protocol::Protocol;
 use crate::status::{Effect, Status};
 use crate::translator::parsed::parents_of;
 use crate::translator::remote_key_sets::MOST_OF_NAMESPACE;
@@ -32,35 +33,54 @@ impl<'s> View<'s> {
             (true, true) => SHARED_WITH_CREDENTIALS,
         };
         let is_beyond = self.traffic.remote_key_sets().is_beyond(name);
-        self.targeted_status(Kind::TrafficPolicy, name, self.traffic.policies(), |target| {
+        let policies = self.traffic.policies();
+        let has_clients = policies.get(name).is_some_and(|policy| policy.terms.protection.clients.is_some());
+        self.targeted_status(Kind::TrafficPolicy, name, policies, |target| {
             let is_route = target.object.kind.is_route();
             let streams = self.streams_of(target);
+            let is_served = self.is_any_served(target, Protocol::has_requests);
             if is_beyond {
                 Effect::Unfit(too_many_key_sets(name))
-            } else if target.section.is_some() && !streams.is_empty() {
-                Effect::Unfit(no_requests(target))
-            } else if !streams.is_empty() && self.is_any_served(target) {
-                let names = streams.join(", ");
-                let without = format!(
-                    "connections and datagrams are not judged: listeners {names}; see ListenerPolicy"
-                );
-                Effect::Partly { places: enforced, without }
-            } else if is_route && self.is_served_route(&target.object) || self.is_any_served(target) {
+            } else if is_route && self.is_served_route(&target.object) {
                 Effect::Enforced(enforced)
             } else if is_route {
                 Effect::unattached()
+            } else if streams.is_empty() {
+                match is_served {
+                    true => Effect::Enforced(enforced),
+                    false => Effect::nothing("listener of the target"),
+                }
+            } else if target.section.is_some() {
+                Effect::Unfit(no_requests(target))
             } else {
-                Effect::nothing("listener of the target")
+                let without = without_requests(&streams, has_clients);
+                match is_served {
+                    true => Effect::Partly { places: enforced, without },
+                    false => Effect::Nothing(Fault::not_programmed(
+                        Reason::NoListener,
+                        format!("no listener of the target that has requests is programmed; {without}"),
+                    )),
+                }
             }
         })
     }
 
     /// The listeners among those that a target covers which have connections or datagrams, and no
     /// requests.
-    fn streams_of(self, target: &Target) -> Vec<&'s str> {
-        let covered = ParentKey::of(&target.object).is_some().then(|| self.covered_by(target));
-        let without = covered.into_iter().flatten().filter(|listener| !listener.protocol.has_requests());
-        without.map(|listener| &*listener.name).collect()
+    fn streams_of(self, target: &Target) -> Vec<String> {
+        let holders = self.holders_of(target).filter_map(|holder| {
+            let is_itself = holder.object() == target.object;
+            let of = if is_itself { String::new() } else { format!(" of {}", holder.object()) };
+            Some((self.listeners.get(&holder)?, of))
+        });
+        let names = holders.flat_map(|(declared, of)| {
+            let covered = declared.listeners.iter().filter(|listener| {
+                let is_meant = target.section.as_ref().is_none_or(|name| listener.name == *name);
+                is_meant && !listener.protocol.has_requests()
+            });
+            covered.map(move |listener| format!("{}{of}", listener.name))
+        });
+        names.collect()
     }
 
     /// The objects that the credentials of a policy are checked against, and those with the
@@ -147,30 +167,44 @@ impl<'s> View<'s> {
     }
 
     /// The TrafficPolicies that hold for all listeners of an object, as its owner may read it.
+    /// Where all of these are without requests, they are those with a say in clients.
     pub(super) fn traffic_of_parent(self, parent: &ParentKey) -> Option<String> {
         let gateway = self.hierarchy.gateway_of(parent)?;
         let gateway = ObjectKey { kind: Kind::Gateway, name: gateway.clone() };
         let object = parent.object();
+        let listeners = self.listeners.get(parent).into_iter().flat_map(|it| &it.listeners);
+        let (of_requests, streams): (Vec<_>, Vec<_>) =
+            listeners.partition(|listener| listener.protocol.has_requests());
         let above = (gateway != object).then(|| gateway.clone());
         let policies = above.into_iter().chain([object]).filter_map(|holder| {
-            let policy = self.traffic.policies().on(&Target::whole(holder))?;
+            let (policy, terms) = self.traffic.policies().terms(&Target::whole(holder))?;
+            let Protection { clients, state, .. } = &*terms.protection;
+            if of_requests.is_empty() && clients.is_none() && *state == PolicyState::Valid {
+                return None;
+            }
             Some(match policy.namespace == parent.name.namespace {
                 true => format!("TrafficPolicy {policy}"),
                 false => "a TrafficPolicy of the Gateway attached to".to_owned(),
             })
         });
-        let policies: Vec<_> = policies.collect();
-        (!policies.is_empty()).then(|| format!("for all listeners: {}", policies.join(", ")))
+        let policies = policies.collect::<Vec<_>>().join(", ");
+        let places = match streams.is_empty() {
+            true => "for all listeners",
+            false => "for all listeners, by allow and deny alone at those without requests",
+        };
+        (!policies.is_empty()).then(|| format!("{places}: {policies}"))
     }
 
-    /// The TrafficPolicy of a listener itself.
+    /// The TrafficPolicy of a listener itself. One without requests is closed by it.
     pub(super) fn traffic_of_listener(self, (parent, name): &ListenerKey) -> Option<String> {
         self.hierarchy.gateway_of(parent)?;
         let target = Target { section: Some(name.clone()), ..Target::whole(parent.object()) };
-        if !self.streams_of(&target).is_empty() {
-            return None;
-        }
-        self.traffic.policies().on(&target).map(|policy| format!("TrafficPolicy {policy}"))
+        let policy = self.traffic.policies().on(&target)?;
+        let closed = "which is for listeners with requests: no client is let in";
+        Some(match self.streams_of(&target).is_empty() {
+            true => format!("TrafficPolicy {policy}"),
+            false => format!("TrafficPolicy {policy}, {closed}"),
+        })
     }
 
     /// The TrafficPolicies on a route and its rules, and those that it gets by its parent routes,
@@ -204,11 +238,24 @@ impl<'s> View<'s> {
 fn no_requests(target: &Target) -> Fault {
     let section = target.section.as_deref().unwrap_or_default();
     let message = format!(
-        "targetRefs: listener {section} of {} has no requests: connections and datagrams are let in as if there were no \
-         TrafficPolicy; a ListenerPolicy says which clients are let in there",
+        "targetRefs: listener {section} of {} has no requests, which a TrafficPolicy is about: until that is right, no \
+         client is let in there; a ListenerPolicy says which clients are let in",
         target.object
     );
     Fault::not_accepted(Reason::Invalid, message)
+}
+
+/// The part of a policy that listeners without requests do not have.
+fn without_requests(streams: &[String], has_clients: bool) -> String {
+    const NAMED: usize = 8;
+    let named = streams.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", ");
+    let more = streams.len().saturating_sub(NAMED);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let judged = match has_clients {
+        true => "judged by allow and deny alone",
+        false => "not judged",
+    };
+    format!("connections and datagrams are {judged}: listeners {named}{more}; see ListenerPolicy")
 }
 
 fn too_many_key_sets(policy: &ObjectName) -> Fault {
