@@ -37,6 +37,13 @@ pub(crate) struct Terms {
     pub(crate) resilience: ResilienceTerms,
 }
 
+/// Whether endpoints are checked by HTTP, in the protocol that their Service is to have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HttpChecks {
+    Some,
+    None,
+}
+
 /// The kind that it may be about.
 pub(crate) const TARGETABLE: [Kind; 1] = [Kind::Service];
 
@@ -97,6 +104,26 @@ impl Terms {
         let mut fields = self.resilience.without_udp();
         fields.extend(self.proxy_header.map(|_| "proxyProtocol"));
         fields
+    }
+
+    /// The fields that have no meaning for connections and datagrams: what is in them is not read,
+    /// and each client's connection has its own.
+    pub(crate) fn of_requests(&self, checks: HttpChecks) -> Vec<&'static str> {
+        let by_field =
+            matches!(self.balancing, Some(Balancing::Hash(HashKey::Header(_) | HashKey::Cookie(_))));
+        let is_spoken = checks == HttpChecks::Some;
+        let fields = [
+            ("loadBalancing.hash", by_field),
+            ("protocol", self.protocol.is_some() && !is_spoken),
+            ("timeouts.idle", self.idle.is_some()),
+        ];
+        let fields = fields.into_iter().filter(|(_, is_there)| *is_there).map(|(field, _)| field);
+        fields.chain(self.resilience.of_requests()).collect()
+    }
+
+    /// The fields that have no meaning for requests.
+    pub(crate) fn of_connections(&self) -> Vec<&'static str> {
+        self.resilience.of_connections().into_iter().collect()
     }
 
     /// The backend as these terms want it; what the Service itself says comes after them.
@@ -224,6 +251,25 @@ mod tests {
         let terms = narrow.terms.over(&wide.terms);
         assert_eq!(terms.balancing, Some(Balancing::RoundRobin));
         assert_eq!((terms.connect, terms.idle), (Some(2 * SECOND), Some(3 * SECOND)));
+    }
+
+    #[test]
+    fn fields_are_about_requests_or_connections() {
+        let terms = declared(json!({
+            "loadBalancing": {"type": "Hash", "hash": {"type": "Cookie", "name": "user"}}, "protocol": "HTTP2",
+            "timeouts": {"connect": "1s", "idle": "3s"}, "keepAlive": {"vanished": "10s"}, "proxyProtocol": "V2",
+            "slowStart": {"window": "10s"}, "outlierDetection": {},
+            "limits": {"requests": 10, "pendingRequests": 1, "connections": 5}}))
+        .terms;
+        let of_requests =
+            ["loadBalancing.hash", "protocol", "timeouts.idle", "limits.requests", "limits.pendingRequests"];
+        assert_eq!(terms.of_requests(HttpChecks::None), of_requests);
+        assert!(!terms.of_requests(HttpChecks::Some).contains(&"protocol"));
+        assert_eq!(terms.of_connections(), ["limits.connections"]);
+        let terms = declared(json!({"loadBalancing": {"type": "Hash", "hash": {"type": "ClientAddress"}},
+            "limits": {"connections": 5}}))
+        .terms;
+        assert_eq!(terms.of_requests(HttpChecks::None), Vec::<&str>::new());
     }
 
     #[test]

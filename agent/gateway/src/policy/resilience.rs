@@ -71,6 +71,24 @@ impl ResilienceTerms {
         fields.into_iter().filter(|(_, is_there)| *is_there).map(|(field, _)| field).collect()
     }
 
+    /// The fields that have no meaning for connections and datagrams.
+    pub(crate) fn of_requests(&self) -> impl Iterator<Item = &'static str> + use<> {
+        let limits = self.limits.unwrap_or_default();
+        let requests = limits.requests.map(|_| "limits.requests");
+        let pending = (limits.pending_requests > 0).then_some("limits.pendingRequests");
+        requests.into_iter().chain(pending)
+    }
+
+    /// The field that has no meaning for requests.
+    pub(crate) fn of_connections(&self) -> Option<&'static str> {
+        self.limits?.connections.map(|_| "limits.connections")
+    }
+
+    /// True if endpoints are checked in the protocol that they are to have.
+    pub(crate) fn checks_by_http(&self) -> bool {
+        self.check.as_ref().is_some_and(|check| matches!(check.probe, Probe::Http(_)))
+    }
+
     pub(crate) fn resilience(self) -> Option<Arc<Resilience>> {
         let Self { check, outliers, slow_start, limits } = self;
         let resilience = Resilience { check, outliers, slow_start, limits: limits.unwrap_or_default() };

@@ -6,7 +6,7 @@ use portcullis_api::{Kind, ObjectKey};
 use portcullis_model::{L4Protocol, ObjectName};
 
 use super::View;
-use crate::policy::backend::Terms;
+use crate::policy::backend::{HttpChecks, Terms};
 use crate::policy::backend_traffic::TrafficTerms;
 use crate::policy::declared::{Declared, Target};
 use crate::route::is_about_streams;
@@ -15,13 +15,41 @@ use crate::translator::attachments::AttachedTo;
 use crate::translator::in_force::InForce;
 use crate::{Fault, Reason};
 
+/// Those that lead to a Service from our Gateways, as words.
+#[derive(Default)]
+struct Ways {
+    /// Routes of connections and datagrams.
+    streams: BTreeSet<String>,
+    /// Routes of requests.
+    requests: BTreeSet<String>,
+    /// Requests that are no client's: copies, and questions of filters and policies.
+    asking: BTreeSet<String>,
+}
+
+// === impl Ways ===
+
+impl Ways {
+    /// `None` without such fields.
+    fn ignored(self, fields: &[&str], service: &ObjectName) -> Option<String> {
+        let Self { streams, requests, asking } = self;
+        let ways: Vec<_> = streams.into_iter().chain(requests).chain(asking).collect();
+        if fields.is_empty() || ways.is_empty() {
+            return None;
+        }
+        Some(format!("{} on Service {service}, to which only {} lead", fields.join(", "), ways.join(", ")))
+    }
+}
+
 impl<'s> View<'s> {
     /// `None` if no route, filter or TrafficPolicy of one of our Gateways refers to what it
     /// targets, and all of it is there.
     pub(super) fn backend_policy_status(self, name: &ObjectName) -> Option<Status> {
         let policies = self.backend_policies.policies();
         let by_services = self.status_by_services(Kind::BackendPolicy, name, policies, |declared| {
-            declared.targets.iter().filter_map(|target| self.without_udp(declared, target)).collect()
+            let by_target = declared.targets.iter().flat_map(|target| {
+                [self.without_udp(declared, target), self.without_other_ways(&declared.terms, target)]
+            });
+            by_target.flatten().collect()
         });
         by_services.or_else(|| self.status_by_missing_services(policies.get(name)?))
     }
@@ -84,34 +112,58 @@ impl<'s> View<'s> {
         (!fields.is_empty()).then_some(message)
     }
 
+    /// The fields without effect on a Service that requests alone lead to, or none: they are about
+    /// the others.
+    fn without_other_ways(self, terms: &Terms, target: &Target) -> Option<String> {
+        let ways = self.ways_to(&target.object.name);
+        let fields = match (ways.streams.is_empty(), ways.requests.is_empty() && ways.asking.is_empty()) {
+            (false, true) => terms.of_requests(self.http_checks(&target.object)),
+            (true, false) => terms.of_connections(),
+            (false, false) | (true, true) => return None,
+        };
+        ways.ignored(&fields, &target.object.name)
+    }
+
+    /// Whether endpoints of a Service, or of a port of it, are asked in the protocol of requests.
+    fn http_checks(self, service: &ObjectKey) -> HttpChecks {
+        let policies = self.backend_policies.policies();
+        let mut terms = policies.targets_at(service).filter_map(|target| policies.terms(target));
+        match terms.any(|(_, terms)| terms.resilience.checks_by_http()) {
+            true => HttpChecks::Some,
+            false => HttpChecks::None,
+        }
+    }
+
     /// The fields without effect on a Service that connections, datagrams, copies, and questions of
     /// filters and policies lead to, and no requests of routes. Questions are no client's, and
     /// count to the budget.
     fn without_requests(self, declared: &Declared<TrafficTerms>, target: &Target) -> Option<String> {
-        let service = &target.object.name;
-        let attached =
-            self.permitted_routes(service).filter(|(_, attached)| attached.iter().next().is_some());
-        let (mut passing, mut asking) = (BTreeSet::new(), BTreeSet::new());
-        for (route, _) in attached {
-            if is_about_streams(route.kind) {
-                passing.insert(format!("{}s", route.kind));
-            } else if self.routes.get(route).is_some_and(|state| state.forwards_to(service)) {
-                return None;
-            } else {
-                asking.insert(format!("filters of {}s", route.kind));
-            }
-        }
-        asking.extend(self.gateways_filtering_by(service).next().map(|_| "filters of listeners".to_owned()));
-        asking.extend(self.gateways_asking(service).first().map(|_| "TrafficPolicies".to_owned()));
-        let fields = match asking.is_empty() {
+        let ways = self.ways_to(&target.object.name);
+        let fields = match ways.asking.is_empty() {
+            _ if !ways.requests.is_empty() => return None,
             true => declared.terms.of_requests(),
             false => declared.terms.of_sessions(),
         };
-        let ways: Vec<_> = passing.into_iter().chain(asking).collect();
-        if fields.is_empty() || ways.is_empty() {
-            return None;
+        ways.ignored(&fields, &target.object.name)
+    }
+
+    fn ways_to(self, service: &ObjectName) -> Ways {
+        let mut ways = Ways::default();
+        let attached =
+            self.permitted_routes(service).filter(|(_, attached)| attached.iter().next().is_some());
+        for (route, _) in attached {
+            if is_about_streams(route.kind) {
+                ways.streams.insert(format!("{}s", route.kind));
+            } else if self.routes.get(route).is_some_and(|state| state.forwards_to(service)) {
+                ways.requests.insert(format!("{}s", route.kind));
+            } else {
+                ways.asking.insert(format!("filters of {}s", route.kind));
+            }
         }
-        Some(format!("{} on Service {service}, to which only {} lead", fields.join(", "), ways.join(", ")))
+        let filtering = self.gateways_filtering_by(service).next();
+        ways.asking.extend(filtering.map(|_| "filters of listeners".to_owned()));
+        ways.asking.extend(self.gateways_asking(service).first().map(|_| "TrafficPolicies".to_owned()));
+        ways
     }
 
     /// The Gateways with a route, a filter of a listener or a TrafficPolicy that leads to what the
