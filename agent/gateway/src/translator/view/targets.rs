@@ -140,7 +140,8 @@ impl<'s> View<'s> {
         let parent = ParentKey::of(&target.object);
         let gateway = parent.as_ref().and_then(|parent| self.gateway_of(parent)).map(|(gateway, _)| gateway);
         let is_root = |gateway: &ObjectName| {
-            let is_itself = |parent: &ParentKey| parent.kind == ParentKind::Gateway && parent.name == *gateway;
+            let is_itself =
+                |parent: &ParentKey| parent.kind == ParentKind::Gateway && parent.name == *gateway;
             target.section.is_none() && parent.as_ref().is_some_and(is_itself)
         };
         let root = gateway.filter(|gateway| is_root(gateway));
@@ -177,8 +178,11 @@ fn find_section(target: &Target, what: &str, names: &[&str]) -> Found {
     if names.contains(&section) {
         return Found::Ours;
     }
-    let there = if names.is_empty() { "it has none".to_owned() } else { names.join(", ") };
-    missing(format!("targetRefs: {} has no {what} {section}; there are: {there}", target.object))
+    let there = match names.is_empty() {
+        true => format!("no {what} of it has a name"),
+        false => format!("there are: {}", names.join(", ")),
+    };
+    missing(format!("targetRefs: {} has no {what} {section}; {there}", target.object))
 }
 
 /// The fault of a policy on a target, `what`, that an older one is in force for.
