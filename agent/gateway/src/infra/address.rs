@@ -107,9 +107,12 @@ fn addresses(service: &Service) -> Vec<IpAddr> {
     balanced.chain(cluster_addresses(service)).collect()
 }
 
+/// An API server has `clusterIP` among `clusterIPs`; a file may have it alone.
 pub(crate) fn cluster_addresses(service: &Service) -> impl Iterator<Item = IpAddr> {
-    let addresses = service.spec.as_ref().and_then(|spec| spec.cluster_ips.as_deref()).unwrap_or_default();
-    addresses.iter().filter_map(|address| address.parse().ok())
+    let spec = service.spec.as_ref();
+    let addresses = spec.and_then(|spec| spec.cluster_ips.as_deref()).unwrap_or_default();
+    let single = spec.and_then(|spec| spec.cluster_ip.as_ref()).filter(|_| addresses.is_empty());
+    addresses.iter().chain(single).filter_map(|address| address.parse().ok())
 }
 
 /// Every address that a Service may be reached at: the cluster's, those of its status, and those

@@ -243,6 +243,13 @@ fn the_addresses_of_its_service_are_the_gateways() {
         assert!(usable(&gateway, Some(&assigned(&gateway, None))).is_empty());
         assert_eq!(usable(&gateway, None), without_cluster);
     }
+    let of_both: Vec<_> = cluster_addresses(&service).collect();
+    let spec = service.spec.as_mut().unwrap();
+    (spec.cluster_ip, spec.cluster_ips) = (Some("10.96.3.4".to_owned()), None);
+    assert_eq!(cluster_addresses(&service).collect::<Vec<_>>(), of_both, "a file may have one field alone");
+    service.spec.as_mut().unwrap().cluster_ip = Some("None".to_owned());
+    assert_eq!(cluster_addresses(&service).count(), 0);
+
     assert_eq!(generated_for(&service).unwrap().to_string(), "edge/my-gateway");
     service.metadata.owner_references.as_mut().unwrap()[0].uid = "u-0".to_owned();
     assert_eq!(assigned(&gateway(json!({})), Some(&service)), AssignedAddresses::default());
