@@ -153,7 +153,7 @@ impl ListenerState {
         match rules.map(|rules| rules.access(&client.to_canonical())) {
             None | Some(Access::Permitted) => Ok(()),
             Some(Access::Denied) => {
-                let why = format_args!("the addresses that its ListenerPolicies permit");
+                let why = format_args!("the addresses that its policies permit");
                 Err(self.keep_out(NotAdmitted::Address, client, why))
             }
         }
