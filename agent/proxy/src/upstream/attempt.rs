@@ -41,6 +41,8 @@ pub(crate) enum AttemptError {
     Head(SocketAddr, HeadError),
     #[error("{0} takes no WebSocket over HTTP/2: {1}")]
     NoTunnels(SocketAddr, Http2Error),
+    #[error("{0} did not take a request with large fields: {1}")]
+    LargeHead(SocketAddr, Http2Error),
     #[error("the backend has as many requests as its limits permit")]
     Full,
     #[error("as many requests are sent again as the budget of the Service permits")]
@@ -152,6 +154,7 @@ pub(super) fn judge(endpoint: &Endpoint, sent: Result<&mut UpstreamResponse, &At
             AttemptError::NoEndpoint
             | AttemptError::Connect(..)
             | AttemptError::NoTunnels(..)
+            | AttemptError::LargeHead(..)
             | AttemptError::Full
             | AttemptError::RetryBudget
             | AttemptError::Client
@@ -244,6 +247,9 @@ impl AttemptError {
             (Some(BodyFault::TooSlow), _) => Self::TooSlow,
             (None, UpstreamError::Http1(Http1Error::Head(error))) => Self::Head(endpoint, error),
             (None, UpstreamError::Http2(error @ Http2Error::NoTunnels)) => Self::NoTunnels(endpoint, error),
+            (None, UpstreamError::Http2(error @ (Http2Error::TooLarge { .. } | Http2Error::Large(_)))) => {
+                Self::LargeHead(endpoint, error)
+            }
             (None, error) => Self::Broken(endpoint, error),
         }
     }
@@ -255,6 +261,7 @@ impl AttemptError {
             Self::TooSlow => Reason::BodyTooSlow,
             Self::NoEndpoint => Reason::NoEndpoint,
             Self::NoTunnels(..) => Reason::NoWebSocket,
+            Self::LargeHead(_, Http2Error::TooLarge { .. }) => Reason::FieldsTooLarge,
             Self::Full => Reason::BackendFull,
             Self::RetryBudget => Reason::RetryBudget,
             Self::Timeout => Reason::Timeout,
@@ -263,7 +270,7 @@ impl AttemptError {
             Self::Connect(..) => Reason::ConnectFailed,
             Self::Head(_, HeadError::TooLarge(_)) => Reason::ResponseTooLarge,
             Self::Head(_, HeadError::TransferCoding) => Reason::ResponseCoding,
-            Self::Head(..) | Self::Broken(..) => Reason::BackendBroken,
+            Self::Head(..) | Self::Broken(..) | Self::LargeHead(..) => Reason::BackendBroken,
         }
     }
 }

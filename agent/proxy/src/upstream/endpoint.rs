@@ -106,6 +106,14 @@ pub(crate) struct Connection {
     pub reused: bool,
 }
 
+/// The requests that a new connection is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sharing {
+    All,
+    /// One with fields so large that backends may end the connection for it.
+    One,
+}
+
 enum Kind {
     Http1(Http1),
     Http2(Stream),
@@ -292,23 +300,24 @@ impl Endpoint {
         if let Some(health) = &self.health {
             health.enter();
         }
+        let is_large = self.protocol != BackendProtocol::Http1 && http2::is_large(head);
+        let kept_http2 = || if is_large { None } else { endpoint.stream().map(Kind::Http2) };
         let kept_http1 = || if freshness == Freshness::New { None } else { endpoint.kept().map(Kind::Http1) };
         let (kept, offer) = match self.protocol {
             BackendProtocol::Http1 => (kept_http1(), Offer::Requests),
-            BackendProtocol::H2c => (endpoint.stream().map(Kind::Http2), Offer::Requests),
+            BackendProtocol::H2c => (kept_http2(), Offer::Requests),
             // HTTP/2 has no upgrades (RFC 9113 section 8.6).
             BackendProtocol::Negotiated if head.headers.contains_key(header::UPGRADE) => {
                 (kept_http1(), Offer::Http1)
             }
-            BackendProtocol::Negotiated => {
-                (endpoint.stream().map(Kind::Http2).or_else(kept_http1), Offer::Requests)
-            }
+            BackendProtocol::Negotiated => (kept_http2().or_else(kept_http1), Offer::Requests),
         };
         if let Some(kind) = kept {
             return Ok(Connection { kind, in_flight, reused: true });
         }
         // Boxed, since it is rare, and large as futures go: every request's would have room for it.
-        let connecting = endpoint.noting_failure(counters, endpoint.connect(counters, offer));
+        let sharing = if is_large { Sharing::One } else { Sharing::All };
+        let connecting = endpoint.noting_failure(counters, endpoint.connect(counters, offer, sharing));
         let kind = Box::pin(connecting).await?;
         Ok(Connection { kind, in_flight, reused: false })
     }
@@ -376,9 +385,10 @@ impl Endpoint {
         self.idle.borrow_mut().retain_mut(|it| clock::now() - it.since <= limit && it.connection.is_usable());
         let mut first = true;
         self.shared.borrow_mut().retain(|it| {
-            let needed = !it.is_closed() && (first || !it.is_idle());
-            first &= !needed;
-            needed
+            let is_open = !it.is_closed() && !it.is_worn();
+            let is_needed = !it.is_idle() && !it.is_closed() || is_open && first;
+            first &= !(is_open && is_needed);
+            is_needed
         });
         if let Clients::Each(clients) = &self.clients {
             clients.sweep(limit);
@@ -413,33 +423,38 @@ impl Endpoint {
         self.shared.borrow().iter().find_map(Multiplexed::stream)
     }
 
-    async fn connect(&self, counters: &CoreCounters, offer: Offer) -> io::Result<Kind> {
+    async fn connect(&self, counters: &CoreCounters, offer: Offer, sharing: Sharing) -> io::Result<Kind> {
         match self.protocol {
-            BackendProtocol::Negotiated if offer == Offer::Requests => self.negotiate(counters).await,
+            BackendProtocol::Negotiated if offer == Offer::Requests => {
+                self.negotiate(counters, sharing).await
+            }
             BackendProtocol::Http1 | BackendProtocol::Negotiated => {
                 Ok(Kind::Http1(Http1::new(self.dial(counters, offer).await?)))
             }
-            BackendProtocol::H2c => self.connect_shared(counters).await.map(Kind::Http2),
+            BackendProtocol::H2c => self.connect_shared(counters, sharing).await.map(Kind::Http2),
         }
     }
 
     /// Requests that waited for a connection share its fate, so that none waits for a second one to
     /// fail.
-    async fn connect_shared(&self, counters: &CoreCounters) -> io::Result<Stream> {
+    async fn connect_shared(&self, counters: &CoreCounters, sharing: Sharing) -> io::Result<Stream> {
+        if sharing == Sharing::One {
+            return self.share(self.dial(counters, Offer::Requests).await?, sharing).await;
+        }
         let before = self.failures.get().0;
         let _only = self.connecting.lock().await;
         match self.made_meanwhile(before)? {
             Some(stream) => Ok(stream),
-            None => self.share(self.dial(counters, Offer::Requests).await?).await,
+            None => self.share(self.dial(counters, Offer::Requests).await?, sharing).await,
         }
     }
 
     /// The same where the endpoint chooses: unless it chose HTTP/1 lately, requests wait for its
     /// choice rather than to make a connection each.
-    async fn negotiate(&self, counters: &CoreCounters) -> io::Result<Kind> {
+    async fn negotiate(&self, counters: &CoreCounters, sharing: Sharing) -> io::Result<Kind> {
         let before = self.failures.get().0;
         let mut only = None;
-        if self.choice.get() != Choice::Http1 {
+        if self.choice.get() != Choice::Http1 && sharing == Sharing::All {
             only = Some(self.connecting.lock().await);
             if let Some(stream) = self.made_meanwhile(before)? {
                 return Ok(Kind::Http2(stream));
@@ -450,7 +465,7 @@ impl Endpoint {
         let stream = self.dial(counters, Offer::Requests).await?;
         if stream.is_http2() {
             self.choice.set(Choice::Http2);
-            self.share(stream).await.map(Kind::Http2)
+            self.share(stream, sharing).await.map(Kind::Http2)
         } else {
             self.choice.set(Choice::Http1);
             Ok(Kind::Http1(Http1::new(stream)))
@@ -466,14 +481,16 @@ impl Endpoint {
         if failures == failures_before { Ok(None) } else { Err(why.into()) }
     }
 
-    async fn share(&self, stream: BackendStream) -> io::Result<Stream> {
+    async fn share(&self, stream: BackendStream, sharing: Sharing) -> io::Result<Stream> {
         // By default the kernel waits a quarter of an hour for acknowledgements before it gives a
         // peer up. PING frames are no way: gRPC servers close a connection whose client sends them
         // more often than every five minutes.
         SockRef::from(stream.socket()).set_tcp_user_timeout(Some(self.settings.vanished))?;
         let connection = Multiplexed::open(stream, self.settings.header_bytes, self.settings.connect).await?;
         let place = connection.stream().ok_or(io::ErrorKind::ConnectionReset)?;
-        self.shared.borrow_mut().push(connection);
+        if sharing == Sharing::All {
+            self.shared.borrow_mut().push(connection);
+        }
         Ok(place)
     }
 
@@ -575,14 +592,15 @@ impl Connection {
                 let sent = Box::pin(place.send(outgoing)).await;
                 sent.map_err(|http2::Unanswered { error, unsent }| {
                     let is_unseen = match &error {
-                        Http2Error::Library(error) => {
+                        Http2Error::Library(error) | Http2Error::Large(error) => {
                             error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM)
                         }
-                        Http2Error::NoTunnels => true,
+                        Http2Error::NoTunnels | Http2Error::TooLarge { .. } => true,
                     };
                     let processed =
                         if unsent.is_some() || is_unseen { Processed::No } else { Processed::Perhaps };
-                    let again = unsent.or_else(|| resend.map(Resend::into_outgoing));
+                    let is_final = matches!(error, Http2Error::TooLarge { .. });
+                    let again = unsent.or_else(|| resend.filter(|_| !is_final).map(Resend::into_outgoing));
                     SendFailure { error: error.into(), processed, again }
                 })
                 .map(|response| response.map(|body| Source::Http2 { body, place }))

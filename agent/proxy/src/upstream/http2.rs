@@ -18,6 +18,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use h2::client::{self, Connection, SendRequest};
 use http::header::CONTENT_LENGTH;
+use http::request::Parts;
 use http::{HeaderValue, Method, Request, Response};
 use tokio::sync::Notify;
 use tokio::task::spawn_local;
@@ -43,6 +44,13 @@ const UNSENT: usize = 32 << 10;
 /// less what it carries. All are taken as soon as they came, so it says nothing of clients that do
 /// not read.
 const SMALL_FRAMES: usize = 8 << 20;
+/// Streams of a connection that may be given up before it takes no more requests: some backends end
+/// one, with all that others have on it, after some hundreds.
+const RESETS: usize = 100;
+/// The time that an upload may wait for the backend before its connection takes no more requests.
+const STALLED: Duration = Duration::from_millis(100);
+/// The size of a head, as HTTP/2 counts it, from which on backends may end a connection for it.
+const LARGE_HEAD: usize = 8 << 10;
 
 pub(crate) struct Multiplexed {
     sender: SendRequest<Bytes>,
@@ -62,7 +70,13 @@ struct State {
     /// The backend has said what it knows.
     is_settled: Cell<bool>,
     settled: Notify,
+    /// Uploads that wait for the backend to have room. They may have taken all that it has for the
+    /// connection, so that no other one's would get any.
+    stalled: Cell<usize>,
 }
+
+/// An upload that waits for room.
+struct Stalled<'s>(&'s State);
 
 /// A request's place on a connection, until its response is complete.
 pub(crate) struct Stream(Rc<Multiplexed>);
@@ -80,6 +94,11 @@ pub(crate) enum Http2Error {
     Library(#[from] h2::Error),
     #[error("it does not announce SETTINGS_ENABLE_CONNECT_PROTOCOL (RFC 8441)")]
     NoTunnels,
+    #[error("the fields have {size} bytes, and it takes {most} (SETTINGS_MAX_HEADER_LIST_SIZE)")]
+    TooLarge { size: usize, most: u32 },
+    /// What the backend may have ended the connection for, which was the request's own.
+    #[error("{0}; it may take no fields of such a size")]
+    Large(h2::Error),
 }
 
 /// Tells what is left of a connection when its task ends, however that comes.
@@ -107,7 +126,8 @@ impl Multiplexed {
         let (sender, connection) = builder.handshake(wire.metered()).await.map_err(io::Error::other)?;
         let limit = Cell::new(connection.max_concurrent_send_streams());
         let (is_closed, is_settled) = (Cell::new(false), Cell::new(false));
-        let state = Rc::new(State { limit, is_closed, is_settled, settled: Notify::new() });
+        let state =
+            Rc::new(State { limit, is_closed, is_settled, settled: Notify::new(), stalled: Cell::new(0) });
         let inboxes = Rc::<Inboxes>::default();
         spawn_local(run(connection, wire.clone(), inboxes.clone(), state.clone()));
         Ok(Rc::new(Self { sender, wire, inboxes, streams: Cell::new(0), state, settings_timeout }))
@@ -116,7 +136,8 @@ impl Multiplexed {
     /// A place for one more request, if there is one.
     pub(crate) fn stream(self: &Rc<Self>) -> Option<Stream> {
         let has_room = self.streams.get() < self.state.limit.get().max(1);
-        if !has_room || self.is_closed() {
+        let is_held_up = self.state.stalled.get() > 0 || self.is_worn();
+        if !has_room || is_held_up || self.is_closed() {
             return None;
         }
         self.streams.set(self.streams.get() + 1);
@@ -128,21 +149,30 @@ impl Multiplexed {
         self.state.is_closed.get() || self.refusal().is_some()
     }
 
+    /// True if so many of its streams were given up that it takes no more.
+    pub(crate) fn is_worn(&self) -> bool {
+        self.wire.resets() >= RESETS
+    }
+
     pub(crate) fn is_idle(&self) -> bool {
         self.streams.get() == 0
     }
 
-    /// True if the backend opens tunnels. It says so in its first frame, which a new connection may
-    /// be yet to get.
-    async fn takes_tunnels(&self) -> bool {
-        let Self { sender, state, settings_timeout, .. } = self;
+    /// Waits for what the backend says in its first frame, which a new connection may be yet to get.
+    async fn settle(&self) {
+        let Self { state, settings_timeout, .. } = self;
         let settling = async {
             while !state.is_settled.get() && !state.is_closed.get() {
                 state.settled.notified().await;
             }
         };
         let _ = timeout(*settings_timeout, settling).await;
-        sender.is_extended_connect_protocol_enabled()
+    }
+
+    /// The backend's reason to refuse a head of this size, before it is sent.
+    fn too_large(&self, size: usize) -> Option<Http2Error> {
+        let most = self.wire.most_head()?;
+        (size as u64 > most.into()).then_some(Http2Error::TooLarge { size, most })
     }
 
     /// The reason why nothing more can be sent. A sender that has sent nothing waits for nothing.
@@ -188,14 +218,20 @@ impl Stream {
     /// Sends the request, and waits for the head of the response. One that opens a tunnel says that
     /// the backend switches protocols.
     pub(crate) async fn send(&self, outgoing: Box<Outgoing>) -> Result<Response<Http2Body>, Unanswered> {
-        let Multiplexed { sender, wire, inboxes, .. } = &*self.0;
+        let Multiplexed { sender, wire, inboxes, state, .. } = &*self.0;
         let handshake = Handshake::of(&outgoing.parts);
-        let takes_it = handshake.is_none() || self.0.takes_tunnels().await;
+        let head = head_size(&outgoing.parts);
+        if handshake.is_some() || head > LARGE_HEAD {
+            self.0.settle().await;
+        }
         if let Some(error) = self.0.refusal() {
             return Err(Unanswered { error: error.into(), unsent: Some(outgoing) });
         }
-        if !takes_it {
+        if handshake.is_some() && !sender.is_extended_connect_protocol_enabled() {
             return Err(Unanswered { error: Http2Error::NoTunnels, unsent: None });
+        }
+        if let Some(error) = self.0.too_large(head) {
+            return Err(Unanswered { error, unsent: None });
         }
         let Outgoing { mut parts, upload, windows, upload_until, .. } = *outgoing;
         let is_empty = matches!(upload, Upload::Empty) && handshake.is_none();
@@ -210,7 +246,7 @@ impl Stream {
                 return Ok(tunnel::opened(response, &handshake, body));
             }
             let sending = (!is_empty).then(|| {
-                let sending = sending::send(upload, body, wire.clone(), upload_until);
+                let sending = sending::send(upload, body, wire.clone(), state.clone(), upload_until);
                 AbortOnDropHandle::new(spawn_local(sending))
             });
             let response = response.await?;
@@ -218,13 +254,43 @@ impl Stream {
             sending.map(AbortOnDropHandle::detach);
             Ok(inboxes.receive(response, metering))
         };
-        answered.await.map_err(|error: h2::Error| Unanswered { error: error.into(), unsent: None })
+        answered.await.map_err(|error: h2::Error| {
+            let error = if head > LARGE_HEAD { Http2Error::Large(error) } else { error.into() };
+            Unanswered { error, unsent: None }
+        })
     }
 }
 
 impl Drop for Stream {
     fn drop(&mut self) {
         self.0.streams.set(self.0.streams.get() - 1);
+    }
+}
+
+/// True for a head that a backend may end a connection for.
+pub(crate) fn is_large(head: &Parts) -> bool {
+    head_size(head) > LARGE_HEAD
+}
+
+/// The size of a head's fields, but for those of its target (RFC 9113 section 6.5.2).
+fn head_size(head: &Parts) -> usize {
+    let target = head.uri.path_and_query().map_or(0, |it| it.as_str().len());
+    let fields = head.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 32);
+    fields.sum::<usize>() + target
+}
+
+// === impl Stalled ===
+
+impl<'s> Stalled<'s> {
+    fn new(state: &'s State) -> Self {
+        state.stalled.set(state.stalled.get() + 1);
+        Self(state)
+    }
+}
+
+impl Drop for Stalled<'_> {
+    fn drop(&mut self) {
+        self.0.stalled.set(self.0.stalled.get() - 1);
     }
 }
 

@@ -15,6 +15,7 @@ use crate::upstream::attempt::{self, AttemptError, Overdue, UpstreamResponse};
 use crate::upstream::balance::{Asked, Preference};
 use crate::upstream::discard::discard_rest;
 use crate::upstream::endpoint::{Downstream, Endpoint, Freshness, Processed, SendFailure};
+use crate::upstream::http2::Http2Error;
 use crate::upstream::pool::Pools;
 use crate::upstream::request::whole::WholeBody;
 use crate::upstream::request::{KeptBody, Outgoing, Resend, SharedFault, Upload};
@@ -193,13 +194,16 @@ impl Repeatable {
         match error {
             AttemptError::NoEndpoint
             | AttemptError::NoTunnels(..)
+            | AttemptError::LargeHead(_, Http2Error::TooLarge { .. })
             | AttemptError::Full
             | AttemptError::RetryBudget
             | AttemptError::Client
             | AttemptError::TooLarge
             | AttemptError::TooSlow => false,
             AttemptError::Connect(..) => true,
-            AttemptError::Head(..) | AttemptError::Broken(..) => is_safe(StatusCode::BAD_GATEWAY),
+            AttemptError::Head(..) | AttemptError::Broken(..) | AttemptError::LargeHead(..) => {
+                is_safe(StatusCode::BAD_GATEWAY)
+            }
             AttemptError::Timeout => is_safe(StatusCode::GATEWAY_TIMEOUT),
         }
     }

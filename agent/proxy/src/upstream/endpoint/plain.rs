@@ -8,7 +8,7 @@ use portcullis_model::BackendProtocol;
 use crate::core::stats::CoreCounters;
 use crate::upstream::endpoint::by_client::Clients;
 use crate::upstream::endpoint::response_body::Source;
-use crate::upstream::endpoint::{Endpoint, Freshness, InFlight, Kind, ResponseBody, UpstreamError};
+use crate::upstream::endpoint::{Endpoint, Freshness, InFlight, Kind, ResponseBody, Sharing, UpstreamError};
 use crate::upstream::http1::plain::{PlainRequest, PlainResponse, Rest};
 use crate::upstream::http1::{Http1, Unanswered};
 use crate::upstream::tls::Offer;
@@ -51,7 +51,7 @@ impl Endpoint {
             return Ok(PlainConnection { connection, in_flight, reused: true });
         }
         // Boxed, since it is rare, and large as futures go.
-        let connecting = self.noting_failure(counters, self.connect(counters, Offer::Requests));
+        let connecting = self.noting_failure(counters, self.connect(counters, Offer::Requests, Sharing::All));
         match Box::pin(connecting).await? {
             Kind::Http1(connection) => Ok(PlainConnection { connection, in_flight, reused: false }),
             Kind::Http2(_) => Err(io::ErrorKind::InvalidData.into()),

@@ -1,16 +1,17 @@
 //! The body of a request on its way out: as much as the backend's window takes.
 
 use std::future::poll_fn;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use h2::{Reason, SendStream};
 use http_body::{Body as _, Frame};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::upstream::http2::wire::Wire;
+use crate::upstream::http2::{STALLED, Stalled, State};
 use crate::upstream::request::Upload;
 
 /// The reason why a body is not sent to its end.
@@ -28,9 +29,10 @@ pub(super) async fn send(
     mut upload: Upload,
     mut stream: SendStream<Bytes>,
     wire: Rc<Wire>,
+    state: Rc<State>,
     until: Option<Instant>,
 ) {
-    let sending = send_all(&mut upload, &mut stream);
+    let sending = send_all(&mut upload, &mut stream, &state);
     let sent = match until {
         None => sending.await,
         Some(until) => timeout_at(until, sending).await.unwrap_or(Err(Stopped::Deadline)),
@@ -45,9 +47,9 @@ pub(super) async fn send(
 }
 
 /// Nothing is read of the client before the backend has room for it.
-async fn send_all(upload: &mut Upload, stream: &mut SendStream<Bytes>) -> Result<(), Stopped> {
+async fn send_all(upload: &mut Upload, stream: &mut SendStream<Bytes>, state: &State) -> Result<(), Stopped> {
     while !upload.is_end_stream() {
-        poll_fn(|cx| poll_room(cx, stream, 1)).await?;
+        room(stream, 1, state).await?;
         let frame = poll_fn(|cx| poll_upload(cx, upload, stream)).await?;
         let Some(frame) = frame else { return Ok(stream.send_data(Bytes::new(), true)?) };
         match frame.into_data() {
@@ -57,7 +59,7 @@ async fn send_all(upload: &mut Upload, stream: &mut SendStream<Bytes>) -> Result
             }
             Ok(mut data) => {
                 while !data.is_empty() {
-                    let room = poll_fn(|cx| poll_room(cx, stream, data.len())).await?;
+                    let room = room(stream, data.len(), state).await?;
                     let piece = data.split_to(room.min(data.len()));
                     stream.send_data(piece, false)?;
                 }
@@ -72,13 +74,22 @@ async fn send_all(upload: &mut Upload, stream: &mut SendStream<Bytes>) -> Result
     Ok(stream.send_data(Bytes::new(), true)?)
 }
 
-/// The bytes that the backend has room for.
-fn poll_room(
-    cx: &mut Context<'_>,
-    stream: &mut SendStream<Bytes>,
-    wanted: usize,
-) -> Poll<Result<usize, Stopped>> {
+/// The bytes that the backend has room for. Until it has some, the connection takes no other
+/// request, if that lasts.
+async fn room(stream: &mut SendStream<Bytes>, wanted: usize, state: &State) -> Result<usize, Stopped> {
     stream.reserve_capacity(wanted);
+    if stream.capacity() > 0 {
+        return Ok(stream.capacity());
+    }
+    let mut room = pin!(poll_fn(|cx| poll_room(cx, stream)));
+    if let Ok(room) = timeout(STALLED, &mut room).await {
+        return room;
+    }
+    let _stalled = Stalled::new(state);
+    room.await
+}
+
+fn poll_room(cx: &mut Context<'_>, stream: &mut SendStream<Bytes>) -> Poll<Result<usize, Stopped>> {
     loop {
         if stream.capacity() > 0 {
             return Poll::Ready(Ok(stream.capacity()));

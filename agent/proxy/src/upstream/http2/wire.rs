@@ -38,6 +38,7 @@ const END_STREAM: u8 = 1;
 const PADDED: u8 = 8;
 const END_HEADERS: u8 = 4;
 const INITIAL_WINDOW_SIZE: [u8; 2] = [0, 4];
+const MAX_HEADER_LIST_SIZE: [u8; 2] = [0, 6];
 /// Bytes of a setting: its identifier and its value.
 const SETTING: usize = 6;
 
@@ -83,6 +84,12 @@ struct Flow {
     all_touched: bool,
     /// The backend has sent its settings.
     has_settings: bool,
+    /// Those that are on their way.
+    settings: Vec<u8>,
+    /// The size of heads that the backend takes, if it has said so.
+    most_head: Option<u32>,
+    /// Streams that were given up.
+    resets: usize,
     outgoing: Outgoing,
     incoming: Frames,
     /// Bytes for the socket, and how many of them it has.
@@ -177,6 +184,16 @@ impl Wire {
     pub(super) fn is_settled(&self) -> bool {
         let state = self.state.borrow();
         state.flow.has_settings && !state.is_blocked
+    }
+
+    /// The size of heads, as HTTP/2 counts it, that the backend takes, if it has said so.
+    pub(super) fn most_head(&self) -> Option<u32> {
+        self.state.borrow().flow.most_head
+    }
+
+    /// The streams that were given up: backends count them against all of a connection.
+    pub(super) fn resets(&self) -> usize {
+        self.state.borrow().flow.resets
     }
 
     /// The streams that the library has seen frames of since this was last asked.
@@ -300,6 +317,9 @@ impl Flow {
             touched: vec![],
             all_touched: false,
             has_settings: false,
+            settings: vec![],
+            most_head: None,
+            resets: 0,
             outgoing,
             incoming: Frames::behind(0),
             unsent: vec![],
@@ -334,9 +354,10 @@ impl Flow {
     }
 
     fn send_head(&mut self, head: Head) {
-        let Self { windows, outgoing, unsent, .. } = self;
+        let Self { windows, outgoing, unsent, resets, .. } = self;
         match head.kind {
             WINDOW_UPDATE if head.stream != 0 => return,
+            RST_STREAM => *resets += 1,
             HEADERS => windows.get(&head.stream).into_iter().for_each(|window| window.open()),
             _ => {}
         }
@@ -385,8 +406,17 @@ impl Flow {
     fn receive(&mut self, mut bytes: &[u8]) -> Result<(), Overrun> {
         while let Some(part) = self.incoming.next(&mut bytes) {
             let head = match part {
-                Part::Head(None) | Part::Payload(_, Completeness::Partial) => continue,
-                Part::Payload(_, Completeness::Complete) => self.incoming.current(),
+                Part::Head(None) => continue,
+                Part::Payload(bytes, completeness) => {
+                    let head = self.incoming.current();
+                    if head.kind == SETTINGS {
+                        self.settings.extend_from_slice(bytes);
+                    }
+                    match completeness {
+                        Completeness::Partial => continue,
+                        Completeness::Complete => head,
+                    }
+                }
                 Part::Head(Some(head)) => {
                     if head.kind == DATA
                         && let Some(window) = self.windows.get(&head.stream)
@@ -414,7 +444,14 @@ impl Flow {
     fn received(&mut self, head: Head) {
         match head.kind {
             GOAWAY => self.all_touched = true,
-            SETTINGS if head.flags & ACK == 0 => self.has_settings = true,
+            SETTINGS if head.flags & ACK == 0 => {
+                self.has_settings = true;
+                let settings = std::mem::take(&mut self.settings);
+                let values = settings
+                    .chunks_exact(SETTING)
+                    .filter_map(|setting| setting.strip_prefix(&MAX_HEADER_LIST_SIZE)?.try_into().ok());
+                self.most_head = values.map(u32::from_be_bytes).last().or(self.most_head);
+            }
             DATA | HEADERS | CONTINUATION | RST_STREAM => {
                 if self.touched.last() != Some(&head.stream) {
                     self.touched.push(head.stream);
