@@ -16,6 +16,7 @@ use portcullis_model::{
 
 use super::resilience::ResilienceTerms;
 use crate::duration::parse_duration;
+use crate::field_names::tells_clients_apart;
 use crate::{Fault, Reason};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -135,7 +136,14 @@ fn hash_key(written: &BackendPolicyLoadBalancingHash) -> Result<HashKey, String>
             let token = HeaderName::try_from(name);
             let token =
                 token.map_err(|_| format!("{field}.name: {name:?} is no name of a header or cookie"))?;
-            Ok(if written.r#type == "Header" { HashKey::Header(token) } else { HashKey::Cookie(name.into()) })
+            match written.r#type.as_str() {
+                "Header" if !tells_clients_apart(&token) => Err(format!(
+                    "{field}.name: {token} tells no clients apart: backends never get it, or with the same value always, or \
+                     with another one each time; choose another field"
+                )),
+                "Header" => Ok(HashKey::Header(token)),
+                _ => Ok(HashKey::Cookie(name.into())),
+            }
         }
         ("Header" | "Cookie", None) => {
             Err(format!("{field}.name is missing: write the {}'s", written.r#type))
@@ -226,6 +234,10 @@ mod tests {
         assert_eq!((terms.connect, terms.idle), (Some(2 * SECOND), Some(3 * SECOND)));
     }
 
+    fn by_header(name: &str) -> Value {
+        json!({"loadBalancing": {"type": "Hash", "hash": {"type": "Header", "name": name}}})
+    }
+
     #[test]
     fn what_cannot_be_meant_is_told_with_all_its_faults() {
         for (fields, told) in [
@@ -248,6 +260,10 @@ mod tests {
                 "addresses of clients have none",
             ),
             (json!({"loadBalancing": {"type": "Hash", "hash": {"type": "Path"}}}), "hash.type is \"Path\""),
+            (by_header("X-Request-Id"), "loadBalancing.hash.name: x-request-id tells no clients apart"),
+            (by_header("Connection"), "connection tells no clients apart"),
+            (by_header("CDN-Loop"), "cdn-loop tells no clients apart"),
+            (by_header("X_Forwarded_For"), "x_forwarded_for tells no clients apart"),
             (json!({"protocol": "SPDY"}), "protocol is \"SPDY\""),
             (json!({"proxyProtocol": "v2"}), "proxyProtocol is \"v2\": write V1 or V2"),
             (json!({"timeouts": {"connect": "2m"}}), "timeouts.connect is \"2m\": write 10ms to 60s"),

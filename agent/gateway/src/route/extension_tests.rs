@@ -128,6 +128,7 @@ fn headers_that_cannot_be_are_refused() {
         (json!({"set": [field("a b", "v")]}), "responseHeaders: set: \"a b\" is no header name"),
         (json!({"set": [field("Content-Length", "${client.port}")]}), "belongs to the connection"),
         (json!({"add": [field("transfer-encoding", "chunked")]}), "belongs to the connection"),
+        (json!({"set": [field("CDN-Loop", "x")]}), "cdn-loop is what loops are noticed by"),
         (
             json!({"set": [field("a", "${claim.sub}")]}),
             "a: variable \"claim.sub\" cannot be filled in: RouteFilters know no claims",
