@@ -40,6 +40,7 @@ fn what_makes_no_path_is_refused() {
     for (pattern, substitution, told) in [
         ("(", "/", "pathRewrite: pattern: regular expression \"(\" cannot be used: unclosed group"),
         ("a)|(b", "/", "unopened group"),
+        ("^app/(.*)", "/$1", "pathRewrite: pattern: regular expression \"^app/(.*)\" matches no path"),
         ("(?=a)", "/", "look-around"),
         ("((((a{99}){99}){99}){99})", "/", "too complex: it compiles to more than 8 KiB"),
         (&"(".repeat(500), "/", "cannot be used"),
