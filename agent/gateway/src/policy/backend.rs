@@ -56,6 +56,9 @@ impl Terms {
         let balancing = spec.load_balancing.as_ref().map(balancing).transpose();
         let protocol = spec.protocol.as_deref().map(protocol).transpose();
         let timeouts = spec.timeouts.as_ref();
+        if timeouts.is_some_and(|timeouts| timeouts.connect.is_none() && timeouts.idle.is_none()) {
+            note("timeouts is empty: write connect or idle".to_owned());
+        }
         let connect = timeouts.and_then(|timeouts| timeouts.connect.as_deref());
         let connect = duration("timeouts.connect", connect, Duration::from_millis(10)..=MINUTE);
         let idle = timeouts.and_then(|timeouts| timeouts.idle.as_deref());
@@ -266,6 +269,7 @@ mod tests {
             (by_header("X_Forwarded_For"), "x_forwarded_for tells no clients apart"),
             (json!({"protocol": "SPDY"}), "protocol is \"SPDY\""),
             (json!({"proxyProtocol": "v2"}), "proxyProtocol is \"v2\": write V1 or V2"),
+            (json!({"timeouts": {}}), "timeouts is empty: write connect or idle"),
             (json!({"timeouts": {"connect": "2m"}}), "timeouts.connect is \"2m\": write 10ms to 60s"),
             (json!({"timeouts": {"idle": "fast"}}), "timeouts.idle: \"fast\""),
             (json!({"keepAlive": {"vanished": "1s"}}), "keepAlive.vanished is \"1s\": write 4s to 3600s"),

@@ -120,6 +120,11 @@ impl Terms {
             defaults: defaults.map(Arc::new),
             ..Protection::by(name.clone())
         };
+        if protection == Protection::by(name.clone()) {
+            let message = "the policy's lists are empty, and it says nothing: fill them, or remove it; until that is right, \
+                           no request passes at what the policy is about";
+            return Err(Fault::not_accepted(Reason::Invalid, message));
+        }
         Ok(Self { protection: Arc::new(protection) })
     }
 
@@ -236,6 +241,8 @@ mod tests {
     fn a_policy_that_cannot_be_meant_lets_no_request_pass() {
         for (spec, told) in [
             (json!({"allow": ["10.0.0.0/33"]}), "allow: \"10.0.0.0/33\": write a range of addresses"),
+            (json!({"allow": []}), "the policy's lists are empty, and it says nothing"),
+            (json!({"deny": [], "rateLimits": []}), "the policy's lists are empty, and it says nothing"),
             (json!({"deny": ["::ffff:10.0.0.1"]}), "write an IPv4 address as such"),
             (json!({"maxRequestBody": 0}), "maxRequestBody is 0: write 1 or more bytes"),
             (json!({"maxRequestBody": -1, "allow": ["x"]}), "allow: \"x\""),
