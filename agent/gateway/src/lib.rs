@@ -12,6 +12,7 @@ mod external_rule;
 mod fault;
 mod features;
 mod feedback;
+mod field_names;
 mod grant;
 pub mod infra;
 mod listener;

@@ -12,6 +12,7 @@ pub(crate) mod authorities;
 pub(crate) mod backend;
 pub(crate) mod backend_tls;
 pub(crate) mod backend_traffic;
+mod credential_fields;
 pub(crate) mod credentials;
 pub(crate) mod declared;
 pub(crate) mod frontend_tls;

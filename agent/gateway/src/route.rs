@@ -11,7 +11,6 @@ mod external;
 pub(crate) mod external_auth;
 mod filter;
 mod grpc;
-mod header;
 mod http;
 mod kind;
 mod locality;

@@ -34,6 +34,7 @@ mod listener;
 mod listener_limits;
 mod log_terms;
 mod name;
+pub mod origin;
 mod parent_kind;
 mod password_file;
 mod port;

@@ -9,7 +9,6 @@ pub(crate) mod ending;
 pub(crate) mod head;
 pub(crate) mod log_limit;
 pub(crate) mod memory;
-pub(crate) mod origin;
 pub(crate) mod pseudonym;
 pub(crate) mod reason;
 pub(crate) mod settings;
@@ -22,3 +21,5 @@ pub(crate) mod trailers;
 pub(crate) mod untaken;
 pub(crate) mod upload_progress;
 pub(crate) mod window;
+
+pub(crate) use portcullis_model::origin;

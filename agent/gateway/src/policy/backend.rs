@@ -16,6 +16,7 @@ use portcullis_model::{
 
 use super::resilience::ResilienceTerms;
 use crate::duration::parse_duration;
+use crate::field_names::tells_clients_apart;
 use crate::{Fault, Reason};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -62,6 +63,9 @@ impl Terms {
         let balancing = spec.load_balancing.as_ref().map(balancing).transpose();
         let protocol = spec.protocol.as_deref().map(protocol).transpose();
         let timeouts = spec.timeouts.as_ref();
+        if timeouts.is_some_and(|timeouts| timeouts.connect.is_none() && timeouts.idle.is_none()) {
+            note("timeouts is empty: write connect or idle".to_owned());
+        }
         let connect = timeouts.and_then(|timeouts| timeouts.connect.as_deref());
         let connect = duration("timeouts.connect", connect, Duration::from_millis(10)..=MINUTE);
         let idle = timeouts.and_then(|timeouts| timeouts.idle.as_deref());
@@ -162,7 +166,14 @@ fn hash_key(written: &BackendPolicyLoadBalancingHash) -> Result<HashKey, String>
             let token = HeaderName::try_from(name);
             let token =
                 token.map_err(|_| format!("{field}.name: {name:?} is no name of a header or cookie"))?;
-            Ok(if written.r#type == "Header" { HashKey::Header(token) } else { HashKey::Cookie(name.into()) })
+            match written.r#type.as_str() {
+                "Header" if !tells_clients_apart(&token) => Err(format!(
+                    "{field}.name: {token} tells no clients apart: backends never get it, or with the same value always, or \
+                     with another one each time; choose another field"
+                )),
+                "Header" => Ok(HashKey::Header(token)),
+                _ => Ok(HashKey::Cookie(name.into())),
+            }
         }
         ("Header" | "Cookie", None) => {
             Err(format!("{field}.name is missing: write the {}'s", written.r#type))
@@ -253,6 +264,10 @@ mod tests {
         assert_eq!((terms.connect, terms.idle), (Some(2 * SECOND), Some(3 * SECOND)));
     }
 
+    fn by_header(name: &str) -> Value {
+        json!({"loadBalancing": {"type": "Hash", "hash": {"type": "Header", "name": name}}})
+    }
+
     #[test]
     fn fields_are_about_requests_or_connections() {
         let terms = declared(json!({
@@ -294,8 +309,13 @@ mod tests {
                 "addresses of clients have none",
             ),
             (json!({"loadBalancing": {"type": "Hash", "hash": {"type": "Path"}}}), "hash.type is \"Path\""),
+            (by_header("X-Request-Id"), "loadBalancing.hash.name: x-request-id tells no clients apart"),
+            (by_header("Connection"), "connection tells no clients apart"),
+            (by_header("CDN-Loop"), "cdn-loop tells no clients apart"),
+            (by_header("X_Forwarded_For"), "x_forwarded_for tells no clients apart"),
             (json!({"protocol": "SPDY"}), "protocol is \"SPDY\""),
             (json!({"proxyProtocol": "v2"}), "proxyProtocol is \"v2\": write V1 or V2"),
+            (json!({"timeouts": {}}), "timeouts is empty: write connect or idle"),
             (json!({"timeouts": {"connect": "2m"}}), "timeouts.connect is \"2m\": write 10ms to 60s"),
             (json!({"timeouts": {"idle": "fast"}}), "timeouts.idle: \"fast\""),
             (json!({"keepAlive": {"vanished": "1s"}}), "keepAlive.vanished is \"1s\": write 4s to 3600s"),

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{HeaderName, header};
+use http::HeaderName;
 use portcullis_api::types::trafficpolicies::{
     TrafficPolicyApiKeys, TrafficPolicyBasic, TrafficPolicyJwt, TrafficPolicyJwtProviders,
     TrafficPolicyJwtProvidersJwks, TrafficPolicySpec,
@@ -17,6 +17,9 @@ use portcullis_model::{
     Expiry, JwtProvider, KeyKinds, KeySet, KeySource, ObjectName, PasswordFile, RemoteKeySet, RequiredClaim,
     Requirement,
 };
+
+use super::credential_fields;
+use crate::field_names::is_reserved;
 
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 /// Entries of Secrets with passwords: as Envoy Gateway has it, and as ingress-nginx.
@@ -97,20 +100,8 @@ pub(crate) fn requirements(
     if let Some(basic) = &spec.basic {
         add(passwords(namespace, basic, holders));
     }
+    faults.extend(credential_fields::faults(spec));
     if faults.is_empty() { Ok(requirements.into()) } else { Err(faults) }
-}
-
-/// The fields that a policy writes once credentials have been checked, and its auth service has
-/// been asked, as far as they are known.
-pub(crate) fn written(spec: &TrafficPolicySpec) -> Vec<&str> {
-    let providers = spec.jwt.iter().flat_map(|jwt| &jwt.providers);
-    let claims = providers.flat_map(|provider| provider.claims_to_headers.iter().flatten());
-    let clients = spec.api_keys.iter().filter_map(|keys| keys.client_header.as_deref());
-    let users = spec.basic.iter().filter_map(|basic| basic.user_header.as_deref());
-    let auth = spec.external_auth.iter().filter_map(|auth| auth.http.as_ref());
-    let answered = auth.flat_map(|http| http.allowed_response_headers.iter().flatten());
-    let answered = answered.map(String::as_str);
-    claims.map(|claim| &*claim.header).chain(clients).chain(users).chain(answered).collect()
 }
 
 // === tokens ===
@@ -302,42 +293,6 @@ fn written_header(field: &str, name: &str) -> Result<HeaderName, String> {
         Ok(name) => Ok(name),
         Err(_) => Err(format!("{field}: {name:?} is no name of a header field")),
     }
-}
-
-/// Fields that frame messages, belong to a connection, have other credentials, or say where a
-/// request comes from and by whose certificate.
-pub(crate) fn is_reserved(name: &HeaderName) -> bool {
-    const RESERVED: [HeaderName; 14] = [
-        header::AUTHORIZATION,
-        header::CONNECTION,
-        header::CONTENT_LENGTH,
-        header::CONTENT_TYPE,
-        header::COOKIE,
-        header::EXPECT,
-        header::FORWARDED,
-        header::HOST,
-        header::PROXY_AUTHORIZATION,
-        header::TE,
-        header::TRAILER,
-        header::TRANSFER_ENCODING,
-        header::UPGRADE,
-        header::VIA,
-    ];
-    const OTHERS: [&str; 8] = [
-        "cdn-loop",
-        "client-cert",
-        "client-cert-chain",
-        "http2-settings",
-        "keep-alive",
-        "proxy-connection",
-        "x-real-ip",
-        "x-request-id",
-    ];
-    const PREFIXES: [&str; 3] = ["ssl-client-", "x-forwarded-", "x-ssl-client-"];
-    let plain = name.as_str().replace('_', "-");
-    RESERVED.iter().any(|reserved| *reserved == *plain)
-        || OTHERS.contains(&&*plain)
-        || PREFIXES.iter().any(|prefix| plain.starts_with(prefix))
 }
 
 // === impl Holders ===

@@ -111,7 +111,12 @@ impl Terms {
         let is_any = allow.is_empty() && deny.is_empty();
         let (rate, open) = connections.unwrap_or_default();
         let clients = (!is_any).then_some(ClientList { allow, deny });
-        Ok(Self { rate, open, clients, proxies, listed, limits, log })
+        let terms = Self { rate, open, clients, proxies, listed, limits, log };
+        if terms == Self::default() {
+            let empty = "the policy's lists are empty, and it says nothing: fill them, or remove it";
+            return Err(closing(&[empty.to_owned()]));
+        }
+        Ok(terms)
     }
 
     /// No client is let in.
@@ -338,6 +343,7 @@ mod tests {
                 json!({"deny": ["::ffff:10.0.0.1"]}),
                 "deny: \"::ffff:10.0.0.1\": write an IPv4 address as such",
             ),
+            (json!({"allow": [], "deny": []}), "the policy's lists are empty, and it says nothing"),
             (json!({"deny": ["::ffff:0:0/96"]}), "write an IPv4 address as such"),
             (json!({"deny": vec!["10.0.0.1"; 129]}), "deny has 129 entries, 128 is the most"),
             (json!({"proxyProtocol": {"from": []}}), "proxyProtocol.from is empty"),
@@ -404,6 +410,7 @@ mod tests {
         };
         assert_eq!(budget(json!({"perSecond": 7})), (7, 7));
         assert_eq!(budget(json!({"perSecond": 7, "burst": 100})), (7, 100));
-        assert_eq!(declared(json!({"targetRefs": [], "allow": []})).terms, Terms::default());
+        let beside = declared(json!({"targetRefs": [], "allow": [], "connections": {"open": 1}}));
+        assert_eq!((beside.fault, beside.terms.clients), (None, None));
     }
 }

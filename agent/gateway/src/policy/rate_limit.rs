@@ -5,6 +5,8 @@ use std::num::NonZeroU32;
 use portcullis_api::types::trafficpolicies::{TrafficPolicyRateLimits, TrafficPolicyRateLimitsKey};
 use portcullis_model::{ClaimPath, Period, RateKey, RateLimit, RateScope};
 
+use crate::field_names::is_of_agent;
+
 /// The most that a policy has. The schema says so, too.
 const MOST_LIMITS: usize = 8;
 /// Requests a period, and at once.
@@ -57,6 +59,10 @@ fn key(written: &TrafficPolicyRateLimitsKey) -> Result<RateKey, String> {
     match (written.r#type.as_str(), written.header.as_deref(), written.claim.as_deref()) {
         ("ClientAddress", None, None) => Ok(RateKey::ClientAddress),
         ("Header", Some(name), None) => match name.parse() {
+            Ok(name) if is_of_agent(&name) => Err(format!(
+                "key.header: {name} is any text that a client likes: the agent removes it, or writes its own; key by \
+                 ClientAddress, or by another field"
+            )),
             Ok(name) => Ok(RateKey::Header(name)),
             Err(_) => Err(format!("key.header: {name:?} is no name of a header field")),
         },
@@ -110,6 +116,10 @@ mod tests {
         }
     }
 
+    fn by_header(name: &str) -> Value {
+        json!({"requests": 1, "per": "Hour", "key": {"type": "Header", "header": name}})
+    }
+
     #[test]
     fn what_cannot_be_meant_is_named() {
         for (limit, told) in [
@@ -132,6 +142,12 @@ mod tests {
                 json!({"requests": 1, "per": "Hour", "key": {"type": "Header", "header": "a b"}}),
                 "no name of a header field",
             ),
+            (by_header("X-Forwarded-For"), "key.header: x-forwarded-for is any text that a client likes"),
+            (by_header("x_real_ip"), "key by ClientAddress"),
+            (by_header("X-Request-Id"), "key.header: x-request-id is any text"),
+            (by_header("SSL-Client-S-DN"), "key.header: ssl-client-s-dn is any text"),
+            (by_header("Forwarded"), "key.header: forwarded is any text"),
+            (by_header("Content-Length"), "key.header: content-length is any text"),
         ] {
             let why = read(limit).unwrap_err();
             assert!(why.contains(told), "{why}");

@@ -6,11 +6,13 @@ use std::sync::Arc;
 
 use portcullis_api::Kind;
 use portcullis_api::types::trafficpolicies::{TrafficPolicy, TrafficPolicyCompression, TrafficPolicySpec};
+use portcullis_model::origin::is_alike;
 use portcullis_model::{
     ClientList, ClientRules, Coding, Compression, Defaults, ExternalAuth, GrpcWeb, Level, ObjectName,
     PolicyState, Protection, RateKey, RateLimit,
 };
 
+use super::credential_fields::{self, Written};
 use super::credentials::{self, Holders};
 use super::declared::Target;
 use super::listener::ranges;
@@ -58,7 +60,7 @@ impl Terms {
         let (allow, deny) = (list("allow", &spec.allow), list("deny", &spec.deny));
         let most_body_bytes = spec.max_request_body.map(body_bytes).transpose();
         let limits = rate_limit::limits(spec.rate_limits.as_deref().unwrap_or_default());
-        let limits = limits.and_then(|limits| not_written(limits, &credentials::written(spec)));
+        let limits = limits.and_then(|limits| not_written(limits, &credential_fields::written(spec)));
         let limits = limits.and_then(|limits| with_tokens(limits, spec));
         let compression = spec.compression.as_ref().map(compression).transpose();
         let grpc_web = spec.grpc_web.as_deref().map(grpc_web).transpose();
@@ -118,6 +120,11 @@ impl Terms {
             defaults: defaults.map(Arc::new),
             ..Protection::by(name.clone())
         };
+        if protection == Protection::by(name.clone()) {
+            let message = "the policy's lists are empty, and it says nothing: fill them, or remove it; until that is right, \
+                           no request passes at what the policy is about";
+            return Err(Fault::not_accepted(Reason::Invalid, message));
+        }
         Ok(Self { protection: Arc::new(protection) })
     }
 
@@ -138,11 +145,14 @@ impl Terms {
     }
 }
 
-/// The limits, unless one is by a field that the policy writes itself: they are taken before
-/// credentials are looked at and services asked, when that field is still the client's word.
-fn not_written(limits: Box<[RateLimit]>, written: &[&str]) -> Result<Box<[RateLimit]>, String> {
+/// The limits, unless one is by a field that the policy writes itself, or removes because it reads
+/// like one: they are taken before credentials are looked at and services asked, when that field is
+/// still the client's word.
+fn not_written(limits: Box<[RateLimit]>, written: &[Written<'_>]) -> Result<Box<[RateLimit]>, String> {
     let forged = limits.iter().find_map(|limit| match &limit.key {
-        RateKey::Header(name) => written.iter().find(|it| it.eq_ignore_ascii_case(name.as_str())),
+        RateKey::Header(name) => {
+            written.iter().map(|it| it.name).find(|it| is_alike(&it.to_ascii_lowercase(), name.as_str()))
+        }
         RateKey::All | RateKey::ClientAddress | RateKey::Claim(_) => None,
     });
     match forged {
@@ -231,6 +241,8 @@ mod tests {
     fn a_policy_that_cannot_be_meant_lets_no_request_pass() {
         for (spec, told) in [
             (json!({"allow": ["10.0.0.0/33"]}), "allow: \"10.0.0.0/33\": write a range of addresses"),
+            (json!({"allow": []}), "the policy's lists are empty, and it says nothing"),
+            (json!({"deny": [], "rateLimits": []}), "the policy's lists are empty, and it says nothing"),
             (json!({"deny": ["::ffff:10.0.0.1"]}), "write an IPv4 address as such"),
             (json!({"maxRequestBody": 0}), "maxRequestBody is 0: write 1 or more bytes"),
             (json!({"maxRequestBody": -1, "allow": ["x"]}), "allow: \"x\""),
@@ -238,6 +250,11 @@ mod tests {
                 json!({"rateLimits": [{"requests": 1, "per": "Hour", "key": {"type": "Header", "header": "X-User"}}],
                     "basic": {"secretRef": {"name": "users"}, "userHeader": "x-user"}}),
                 "x-user is written when the request has been authenticated",
+            ),
+            (
+                json!({"rateLimits": [{"requests": 1, "per": "Hour", "key": {"type": "Header", "header": "x_user"}}],
+                    "basic": {"secretRef": {"name": "users"}, "userHeader": "X-User"}}),
+                "X-User is written when the request has been authenticated",
             ),
             (json!({"compression": {"algorithms": ["deflate"]}}), "\"deflate\": write br, gzip or zstd"),
             (json!({"compression": {"algorithms": [], "minLength": -1}}), "compression.minLength is -1"),

@@ -15,10 +15,10 @@ use portcullis_model::{
 use regex::bytes::Regex;
 
 use super::filter::{header_value, present};
-use super::header::header_name;
 use super::matches::{check_length, check_path, unknown_type};
 use super::pattern;
 use crate::Fault;
+use crate::field_names::{check_written, header_name};
 
 /// A RouteFilter as rules have it.
 #[derive(Clone, Debug, PartialEq)]
@@ -77,6 +77,8 @@ pub(crate) fn compile(filter: &RouteFilter) -> Result<CompiledFilter, Fault> {
                 let message = "requestHeaders: header host names the site: use a URLRewrite with a hostname";
                 return Err(Fault::unsupported(message));
             }
+            let written = templates.names().try_for_each(check_written);
+            written.map_err(|fault| fault.within("requestHeaders"))?;
             Extension::RequestHeaders(Arc::new(templates))
         }
         "ResponseHeaders" => {

@@ -40,6 +40,7 @@ fn what_makes_no_path_is_refused() {
     for (pattern, substitution, told) in [
         ("(", "/", "pathRewrite: pattern: regular expression \"(\" cannot be used: unclosed group"),
         ("a)|(b", "/", "unopened group"),
+        ("^app/(.*)", "/$1", "pathRewrite: pattern: regular expression \"^app/(.*)\" matches no path"),
         ("(?=a)", "/", "look-around"),
         ("((((a{99}){99}){99}){99})", "/", "too complex: it compiles to more than 8 KiB"),
         (&"(".repeat(500), "/", "cannot be used"),
@@ -128,6 +129,7 @@ fn headers_that_cannot_be_are_refused() {
         (json!({"set": [field("a b", "v")]}), "responseHeaders: set: \"a b\" is no header name"),
         (json!({"set": [field("Content-Length", "${client.port}")]}), "belongs to the connection"),
         (json!({"add": [field("transfer-encoding", "chunked")]}), "belongs to the connection"),
+        (json!({"set": [field("CDN-Loop", "x")]}), "cdn-loop is what loops are noticed by"),
         (
             json!({"set": [field("a", "${claim.sub}")]}),
             "a: variable \"claim.sub\" cannot be filled in: RouteFilters know no claims",

@@ -9,14 +9,15 @@ use portcullis_api::Kind;
 use portcullis_api::types::shared::{
     BackendObjectReference, ExternalAuth as Written, ExternalAuthGrpc, ExternalAuthHttp,
 };
+use portcullis_model::origin::is_alike;
 use portcullis_model::{AuthProtocol, BackendName, ExternalAuth, FieldNames, HttpAuth};
 
 use super::BackendUse;
-use super::header::header_name;
 use super::matches::{check_path, unknown_type};
 use super::service_reference::ServiceReference;
 use super::services::{self, Services};
 use crate::Fault;
+use crate::field_names::{check_written, header_name, is_always_removed};
 
 /// A filter whose service is yet to be looked up.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -113,7 +114,14 @@ fn http_auth(written: Option<&ExternalAuthHttp>) -> Result<HttpAuth, Fault> {
         if response.contains(&header::HOST) {
             return Err(Fault::unsupported("header host is not for an auth service to set: remove it"));
         }
-        Ok(response)
+        response.iter().try_for_each(check_written)?;
+        match alike(&response) {
+            // The one that is written later takes the other's place.
+            Some((one, other)) => Err(Fault::unsupported(format!(
+                "headers {one} and {other} read as one at some backends: remove one"
+            ))),
+            None => Ok(response),
+        }
     });
     let response = response.map_err(|fault| fault.within("http.allowedResponseHeaders"))?;
     let response = if response.is_empty() { FieldNames::All } else { FieldNames::Only(response) };
@@ -145,7 +153,20 @@ fn request_names(written: Option<&[String]>) -> Result<Vec<HeaderName>, Fault> {
     let own =
         |name: &&String| name.eq_ignore_ascii_case("host") || name.eq_ignore_ascii_case("content-length");
     let others: Vec<_> = written.unwrap_or_default().iter().filter(|name| !own(name)).cloned().collect();
-    names(Some(&others))
+    let names = names(Some(&others))?;
+    match names.iter().find(|name| is_always_removed(name)) {
+        Some(name) => Err(Fault::unsupported(format!(
+            "header {name} is removed from every request, since clients could not be believed: remove it"
+        ))),
+        None => Ok(names),
+    }
+}
+
+/// Two names that read alike, and are not the same.
+fn alike(names: &[HeaderName]) -> Option<(&HeaderName, &HeaderName)> {
+    let mut pairs =
+        names.iter().enumerate().flat_map(|(at, one)| names[..at].iter().map(move |it| (it, one)));
+    pairs.find(|(one, other)| is_alike(one.as_str(), other.as_str()))
 }
 
 fn names(written: Option<&[String]>) -> Result<Vec<HeaderName>, Fault> {
@@ -255,6 +276,24 @@ mod tests {
             (
                 json!({"http": {"allowedHeaders": ["Upgrade"]}}),
                 "http.allowedHeaders: header upgrade belongs to the connection and cannot be changed by a route",
+            ),
+            (
+                json!({"http": {"allowedHeaders": ["CDN-Loop"]}}),
+                "http.allowedHeaders: header cdn-loop is what loops are noticed by, and cannot be changed by a route",
+            ),
+            (
+                json!({"protocol": "GRPC", "grpc": {"allowedHeaders": ["SSL-Client-Verify"]}}),
+                "grpc.allowedHeaders: header ssl-client-verify is removed from every request, since clients could not be \
+                 believed: remove it",
+            ),
+            (
+                json!({"http": {"allowedResponseHeaders": ["X-Forwarded-Client-Cert"]}}),
+                "http.allowedResponseHeaders: header x-forwarded-client-cert says whose certificate a client has shown, \
+                 which only the gateway knows: choose another name",
+            ),
+            (
+                json!({"http": {"allowedResponseHeaders": ["X_User", "X-User"]}}),
+                "http.allowedResponseHeaders: headers x_user and x-user read as one at some backends: remove one",
             ),
             (
                 json!({"http": {"allowedResponseHeaders": ["Host"]}}),

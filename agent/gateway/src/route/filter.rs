@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use http::{HeaderName, HeaderValue, StatusCode};
+use http::{HeaderName, HeaderValue, StatusCode, header};
 use portcullis_api::Kind;
 use portcullis_api::types::shared::{
     BackendObjectReference, Cors as WrittenCors, HeaderModifier, HeaderValue as NamedValue, HttpRouteFilter,
@@ -17,9 +17,9 @@ use portcullis_model::{
 };
 
 use super::external_auth::ParsedAuth;
-use super::header::header_name;
 use super::matches::{check_length, unknown_type};
 use super::service_reference::Referred;
+use crate::field_names::{check_written, header_name};
 use crate::{Fault, Reason};
 
 /// A rule's filters, in order.
@@ -118,9 +118,8 @@ impl RuleFilters {
     fn add(&mut self, index: usize, filter: &HttpRouteFilter, rule: &RuleId) -> Result<(), Fault> {
         match filter.r#type.as_str() {
             "RequestHeaderModifier" => {
-                let edit =
-                    header_edit(present(filter.request_header_modifier.as_ref(), "requestHeaderModifier")?)?;
-                self.filters.push(Filter::RequestHeaders(edit));
+                let modifier = present(filter.request_header_modifier.as_ref(), "requestHeaderModifier")?;
+                self.filters.push(Filter::RequestHeaders(request_header_edit(modifier)?));
             }
             "ResponseHeaderModifier" => {
                 let edit = header_edit(present(
@@ -253,6 +252,20 @@ pub(super) fn present<'f, T>(payload: Option<&'f T>, field: &str) -> Result<&'f 
 }
 
 // === headers ===
+
+/// A backend that got no `Host`, or two, would refuse the request, or read another than the next
+/// one.
+fn request_header_edit(modifier: &HeaderModifier) -> Result<HeaderEdit, Fault> {
+    let edit = header_edit(modifier)?;
+    let written = || edit.set.iter().chain(&edit.add).map(|(name, _)| name);
+    written().try_for_each(check_written)?;
+    let mut others = edit.add.iter().map(|(name, _)| name).chain(&edit.remove);
+    if others.any(|name| *name == header::HOST) {
+        let message = "header host is in each request once: set it, or use a URLRewrite with a hostname";
+        return Err(Fault::unsupported(message));
+    }
+    Ok(edit)
+}
 
 /// "Only one action for a given header name is permitted" (HTTPHeaderFilter); within a list, the
 /// first entry of a name counts.

@@ -38,6 +38,32 @@ fn header_edits_that_cannot_be_are_refused() {
 }
 
 #[test]
+fn requests_say_what_is_theirs_to_say() {
+    let host = |action: &str| json!({action: [{"name": "Host", "value": "a.example"}]});
+    for (edit, told) in [
+        (host("set"), ""),
+        (host("add"), "header host is in each request once"),
+        (json!({"remove": ["host"]}), "header host is in each request once"),
+        (json!({"set": [{"name": "X-Forwarded-Proto", "value": "https"}], "remove": ["client-cert"]}), ""),
+        (
+            json!({"set": [{"name": "Client-Cert", "value": ":AA==:"}]}),
+            "says whose certificate a client has shown",
+        ),
+        (json!({"add": [{"name": "ssl_client_verify", "value": "SUCCESS"}]}), "choose another name"),
+        (
+            json!({"add": [{"name": "X_Forwarded-For", "value": "1"}]}),
+            "reads as x-forwarded-for at some backends",
+        ),
+    ] {
+        let (filters, faults) =
+            parse(json!([{"type": "RequestHeaderModifier", "requestHeaderModifier": edit}]));
+        let message = faults.first().map(|fault| fault.message.clone()).unwrap_or_default();
+        assert!(message.contains(told) && message.is_empty() == told.is_empty(), "{edit}: {message}");
+        assert_eq!(filters.filters.len(), usize::from(told.is_empty()), "{edit}");
+    }
+}
+
+#[test]
 fn redirects_have_their_defaults_and_limits() {
     let redirect = |value: Value| parse(json!([{"type": "RequestRedirect", "requestRedirect": value}]));
     let (filters, _) = redirect(json!({"scheme": "https", "hostname": "Www.Example.com", "port": 8443}));

@@ -6,6 +6,8 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 
 use regex::{Regex, RegexBuilder, bytes};
+use regex_syntax::ParserBuilder;
+use regex_syntax::hir::{Class, Hir, HirKind};
 
 use crate::Fault;
 
@@ -115,7 +117,8 @@ pub(crate) fn check(pattern: &str) -> Result<(), Fault> {
     }
 }
 
-/// An expression with groups for whole paths, and the bytes that it counts as. Paths are ASCII.
+/// An expression with groups for whole paths, and the bytes that it counts as. Paths are ASCII, and
+/// begin with a slash; an expression that never does would be without effect.
 pub(crate) fn whole_path(pattern: &str) -> Result<(bytes::Regex, usize), Fault> {
     let compile = |pattern: &str, bytes| {
         let mut builder = bytes::RegexBuilder::new(pattern);
@@ -127,7 +130,14 @@ pub(crate) fn whole_path(pattern: &str) -> Result<(bytes::Regex, usize), Fault> 
     let compiled = compiled
         .and_then(|_| sized(LEAST_GROUPED_BYTES, GROUPED_BYTES, |bytes| compile(&whole, bytes)))
         .map_err(|error| refusal(pattern, &error))?;
-    Ok((compiled.regex, compiled.bytes))
+    let parsed = ParserBuilder::new().unicode(false).utf8(false).build().parse(&pattern_itself);
+    match parsed {
+        Ok(parsed) if !can_begin_with_slash(&parsed) => Err(Fault::unsupported(format!(
+            "regular expression {:?} matches no path: paths begin with /",
+            shown(pattern)
+        ))),
+        Ok(_) | Err(_) => Ok((compiled.regex, compiled.bytes)),
+    }
 }
 
 type List<'c, R> = (&'c mut HashMap<String, Expression<R>>, &'c mut Budget);
@@ -232,8 +242,35 @@ fn compile(pattern: &str, bytes: usize) -> Result<Regex, regex::Error> {
     RegexBuilder::new(pattern).size_limit(bytes).dfa_size_limit(CACHE_BYTES).build()
 }
 
+/// False if no text that the expression matches begins with a slash. True may be wrong, where that
+/// depends on more than the first character.
+fn can_begin_with_slash(expression: &Hir) -> bool {
+    match expression.kind() {
+        HirKind::Empty | HirKind::Look(_) => false,
+        HirKind::Literal(literal) => literal.0.first() == Some(&b'/'),
+        HirKind::Class(Class::Bytes(class)) => {
+            class.ranges().iter().any(|range| (range.start()..=range.end()).contains(&b'/'))
+        }
+        HirKind::Class(Class::Unicode(class)) => {
+            class.ranges().iter().any(|range| (range.start()..=range.end()).contains(&'/'))
+        }
+        HirKind::Repetition(repeated) => repeated.max != Some(0) && can_begin_with_slash(&repeated.sub),
+        HirKind::Capture(group) => can_begin_with_slash(&group.sub),
+        HirKind::Alternation(all) => all.iter().any(can_begin_with_slash),
+        HirKind::Concat(parts) => {
+            let is_empty = |part: &Hir| part.properties().minimum_len() == Some(0);
+            let first = parts.iter().position(|part| !is_empty(part)).unwrap_or(parts.len());
+            parts.iter().take(first + 1).any(can_begin_with_slash)
+        }
+    }
+}
+
+fn shown(pattern: &str) -> String {
+    pattern.chars().take(60).collect()
+}
+
 fn refusal(pattern: &str, error: &regex::Error) -> Fault {
-    let shown: String = pattern.chars().take(60).collect();
+    let shown = shown(pattern);
     Fault::unsupported(match error {
         regex::Error::CompiledTooBig(limit) => format!(
             "regular expression {shown:?} is too complex: it compiles to more than {} KiB; use fewer or smaller repetitions",
@@ -339,6 +376,47 @@ mod tests {
         let messages: Vec<_> = compiling_once(|| (0..65).map(bomb).collect());
         assert!(messages[..64].iter().all(|message| message.contains("too complex")), "{messages:?}");
         assert!(messages[64].contains("too many"), "{messages:?}");
+    }
+
+    #[test]
+    fn expressions_that_match_no_path_are_found() {
+        for pattern in [
+            "foo",
+            "^foo",
+            "",
+            "$",
+            "(?i)api/.*",
+            "[a-z]+/(.*)",
+            "(a|b)?c/",
+            r"\w*x/.*",
+            "a*b/",
+            "(?:/){0}a",
+            r"\bfoo",
+            "[^/].*",
+            r"(^|a)b",
+        ] {
+            let refused = whole_path(pattern).map(|_| ()).unwrap_err();
+            assert!(refused.message.contains("matches no path: paths begin with /"), "{}", refused.message);
+        }
+        for pattern in [
+            "/",
+            "^/foo",
+            ".*",
+            "(a|/b)",
+            "a*/b",
+            "(?:a/)?/b",
+            "[^a]x",
+            "(?s).foo",
+            r"[\x00-\x7f]",
+            "(?P<a>/.*)",
+            r"\B/",
+            r"\W.*",
+            "(?x) / a",
+            // More than the first character would have to be looked at.
+            "/^a",
+        ] {
+            assert!(whole_path(pattern).is_ok(), "{pattern}");
+        }
     }
 
     #[test]

@@ -10,11 +10,10 @@ use portcullis_model::{
     CookieLifetime, KeptSessions, RuleId, SessionCarrier, SessionCookie, SessionPersistence, SessionTerms,
 };
 
-use super::header::header_name;
 use super::matches::{check_length, unknown_type};
 use crate::Fault;
 use crate::duration::parse_duration;
-use crate::policy::credentials::is_reserved;
+use crate::field_names::{header_name, is_reserved};
 
 const LONGEST_NAME: usize = 256;
 const LONGEST_PATH: usize = 1024;

@@ -1,8 +1,9 @@
 //! External auth over HTTP: the service gets the head of the request, and 200 lets it pass.
 
-use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, header};
 use portcullis_model::{FieldNames, HttpAuth};
 
+use crate::core::origin;
 use crate::http::auth::{Consent, Question, Verdict};
 use crate::http::change::{self, Change};
 use crate::upstream::attempt::UpstreamResponse;
@@ -14,7 +15,7 @@ use crate::upstream::attempt::UpstreamResponse;
 pub(super) fn request(auth: &HttpAuth, question: &Question<'_>) -> Option<Request<()>> {
     let Question { fields, .. } = question;
     let mut asked = HeaderMap::new();
-    for name in auth.request.iter().chain([&header::AUTHORIZATION]).filter(|name| !change::is_own(name)) {
+    for name in auth.request.iter().chain([&header::AUTHORIZATION]).filter(|name| is_told(name)) {
         for value in fields.get_all(name) {
             asked.append(name.clone(), value.clone());
         }
@@ -30,6 +31,12 @@ pub(super) fn request(auth: &HttpAuth, question: &Question<'_>) -> Option<Reques
     *request.uri_mut() = format!("{}{}", auth.prefix, question.target).parse().ok()?;
     *request.headers_mut() = asked;
     Some(request)
+}
+
+/// True for fields that a service may get of the request. What there is of the client's certificate
+/// is the gateway's own word.
+fn is_told(name: &HeaderName) -> bool {
+    !change::is_own(name) || origin::claim(name.as_str()).is_some()
 }
 
 /// "Each backend must respond with a `200` status code … on a successful authorization. Any other
@@ -64,6 +71,26 @@ fn changes(allowed: &FieldNames, answer: &HeaderMap) -> Vec<Change> {
             let names = answer.keys();
             let names = names.filter(|name| !change::is_own(name) && !name.as_str().starts_with("content-"));
             names.flat_map(|name| Change::set(name, values(name))).collect()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn services_are_told_of_certificates_and_of_no_connection() {
+        for (name, expected) in [
+            ("cookie", true),
+            ("x-forwarded-for", true),
+            ("client-cert", true),
+            ("x-forwarded-client-cert", true),
+            ("cdn-loop", false),
+            ("connection", false),
+            ("content-length", false),
+        ] {
+            assert_eq!(is_told(&HeaderName::from_static(name)), expected, "{name}");
         }
     }
 }

@@ -1,8 +1,9 @@
 //! Names of fields that a client cannot be believed about: where a request comes from, by which
-//! way, under which id, and whose certificate the client has shown.
+//! way, under which id, and whose certificate the client has shown. The data plane drops or replaces
+//! them; what is written by users must not rely on them.
 
-pub(crate) const X_REAL_IP: &str = "x-real-ip";
-pub(crate) const X_REQUEST_ID: &str = "x-request-id";
+const X_REAL_IP: &str = "x-real-ip";
+pub const X_REQUEST_ID: &str = "x-request-id";
 const X_FORWARDED: &[u8] = b"x-forwarded-";
 /// Names, and their beginnings, by which gateways tell backends whose certificate a client has
 /// shown: those of RFC 9440, Envoy's, Traefik's, and those of ingress-nginx and HAProxy.
@@ -16,7 +17,7 @@ const X_SSL_CLIENT: &[u8] = b"x-ssl-client-";
 /// Fields by which trusted proxies describe a request, others by their spelling only:
 /// `X_Forwarded_For` reads as `X-Forwarded-For` where header fields become variables (CGI, WSGI).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Claim {
+pub enum Claim {
     Plain,
     /// The id, which every request has.
     RequestId,
@@ -27,8 +28,8 @@ pub(crate) enum Claim {
     Identity,
 }
 
-/// The kind of claim that a field is; `None` for nearly all fields.
-pub(crate) fn claim(name: &str) -> Option<Claim> {
+/// The kind of claim that a field is, by its name in lower case; `None` for nearly all fields.
+pub fn claim(name: &str) -> Option<Claim> {
     let name = name.as_bytes();
     let begins = |claim: &[u8]| {
         name.len() >= claim.len() && name.iter().zip(claim).all(|(a, b)| a == b || (*a == b'_' && *b == b'-'))
@@ -48,8 +49,8 @@ pub(crate) fn claim(name: &str) -> Option<Claim> {
     Some(if is_disguised { Claim::Disguised } else { claim })
 }
 
-/// True for names that are the same, or read the same where header fields become variables.
-pub(crate) fn is_alike(one: &str, other: &str) -> bool {
+/// True for names in lower case that are the same, or read the same where header fields become variables.
+pub fn is_alike(one: &str, other: &str) -> bool {
     let plain = |byte| if byte == b'_' { b'-' } else { byte };
     one.len() == other.len() && one.bytes().map(plain).eq(other.bytes().map(plain))
 }
