@@ -447,10 +447,11 @@ impl Flow {
             SETTINGS if head.flags & ACK == 0 => {
                 self.has_settings = true;
                 let settings = std::mem::take(&mut self.settings);
-                let values = settings
-                    .chunks_exact(SETTING)
-                    .filter_map(|setting| setting.strip_prefix(&MAX_HEADER_LIST_SIZE)?.try_into().ok());
-                self.most_head = values.map(u32::from_be_bytes).last().or(self.most_head);
+                for setting in settings.chunks_exact(SETTING) {
+                    let value = setting.strip_prefix(&MAX_HEADER_LIST_SIZE);
+                    let value = value.and_then(|value| value.try_into().ok()).map(u32::from_be_bytes);
+                    self.most_head = value.or(self.most_head);
+                }
             }
             DATA | HEADERS | CONTINUATION | RST_STREAM => {
                 if self.touched.last() != Some(&head.stream) {
