@@ -325,6 +325,7 @@ impl Core {
         }
         unserved.frontends.extend(self.udp.follow(&snapshot));
         self.snapshot.store(snapshot);
+        self.rate_limits.sweep();
         // Connections whose listener is gone have served their last request.
         let current = self.snapshot.load();
         self.clients.finish(|client| client.is_withdrawn(&current));

@@ -1,41 +1,29 @@
 //! Rate limits: token buckets that all cores share, one for each key of a limit. What has been
 //! taken hangs on the policy, its target and the limit, not on the configuration that they are part
-//! of. A bucket is one number, the moment at which it will be full again, and a request moves it.
-//!
-//! A key has a slot as long as its bucket is not full, which is all that there is to remember: no
-//! other key can have it taken away. Where more keys are in use than there are slots, those that
-//! come later share buckets, so that they get less, never more.
+//! of.
 
-use std::array;
+mod limiter;
+
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::hash::{BuildHasher, RandomState};
 use std::num::NonZeroU32;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Instant;
 
 use http::header::{HeaderName, RETRY_AFTER};
 use http::{HeaderMap, HeaderValue};
 use portcullis_model::{Believer, ClaimLimit, ObjectName, RateKey, RateLimit, RateScope, TrafficPolicy};
 
-/// Limits from which on those are looked for that no policy needs.
-const MANY: usize = 64;
-/// Policies that a core keeps the limits of before it looks for those that are gone.
-const MANY_POLICIES: usize = 256;
+use self::limiter::{Limiter, TIME};
+use crate::core::shares::Shares;
 
-/// Slots next to each other, in one of which the bucket of a key is: a cache line.
-const WAYS: usize = 8;
-/// Sets of slots that are made at once, when one of them is needed.
-const SETS_OF_A_BLOCK: usize = 64;
-const BLOCKS: usize = 128;
+/// Room for the keys of all limits, in blocks: 64 MiB.
+const BLOCKS: usize = 16_384;
+/// Of limits that no policy has any more, as many are kept, and as many blocks of theirs.
+const KEPT: usize = 1024;
 
-/// Times are in sixteenths of a microsecond, and leave twelve bits to tell keys of one set apart.
-const SECOND: u64 = 16_000_000;
-const TIME: u64 = (1 << 52) - 1;
-/// Cores that were interrupted come with a time that is over: never by as much.
-const LATE: u64 = 60 * SECOND;
 /// More agents than that take themselves for as many: times would not have room for more.
 const MOST_AGENTS: u32 = 10_000;
 
@@ -46,16 +34,10 @@ const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy"
 #[derive(Clone, Debug)]
 pub(crate) struct SharedRateLimits {
     start: Instant,
-    limiters: Arc<Mutex<Limiters>>,
+    limiters: Arc<Mutex<HashMap<Identity, Arc<Limiter>>>>,
+    room: Arc<Mutex<Shares>>,
     /// Those that limits of scope Cluster are divided by.
     agents: Arc<AtomicU32>,
-}
-
-#[derive(Debug)]
-struct Limiters {
-    by_identity: HashMap<Identity, Arc<Limiter>>,
-    /// Their number at which those that are full and unused go.
-    most: usize,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -65,50 +47,18 @@ struct Identity {
     limit: RateLimit,
 }
 
-/// The limits of policies as one core finds them: by the address of the model's policy, which is
-/// kept alive, so it is not reused.
+/// The limits of policies as one core finds them: by the address of the model's policy, which no
+/// other one has as long as it is held here.
 pub(crate) struct RateLimits {
     shared: SharedRateLimits,
     by_policy: RefCell<HashMap<usize, OfPolicy>>,
     by_claim: RefCell<HashMap<usize, OfClaims>>,
 }
 
-type OfPolicy = (Arc<TrafficPolicy>, Limits);
+type OfPolicy = (Weak<TrafficPolicy>, Limits);
 /// Each with the owner whose view of the client it goes by.
 type Limits = Rc<[(Believer, Arc<Limiter>)]>;
-type OfClaims = (Arc<[ClaimLimit]>, Rc<[Arc<Limiter>]>);
-
-#[derive(Debug)]
-struct Limiter {
-    limit: RateLimit,
-    /// The time in which a token comes, and as many as a bucket has room for: of all agents that
-    /// share the limit.
-    interval: u64,
-    burst: u64,
-    agents: Arc<AtomicU32>,
-    buckets: Buckets,
-}
-
-/// The share of a limit that is this agent's. A bucket's time to be full again stays what it is
-/// when there are other shares, so that nothing of what was taken is given back.
-#[derive(Clone, Copy)]
-struct Share {
-    /// The time in which a token comes.
-    interval: u64,
-    /// The time in which an empty bucket fills.
-    depth: u64,
-    /// The longest time that a bucket can lack to be full, as the number of agents is now.
-    most_owed: u64,
-}
-
-#[derive(Debug)]
-enum Buckets {
-    One(AtomicU64),
-    ByKey { hasher: RandomState, blocks: Box<[Block]> },
-}
-
-type Set = [AtomicU64; WAYS];
-type Block = OnceLock<Box<[Set; SETS_OF_A_BLOCK]>>;
+type OfClaims = (Weak<[ClaimLimit]>, Rc<[Arc<Limiter>]>);
 
 /// A limit that leaves no request to a key for now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,9 +92,12 @@ impl Exhausted {
 
 impl Default for SharedRateLimits {
     fn default() -> Self {
-        let limiters = Limiters { by_identity: HashMap::new(), most: MANY };
-        let agents = Arc::new(AtomicU32::new(1));
-        Self { start: Instant::now(), limiters: Arc::new(Mutex::new(limiters)), agents }
+        Self {
+            start: Instant::now(),
+            limiters: Arc::default(),
+            room: Arc::new(Mutex::new(Shares::new(BLOCKS))),
+            agents: Arc::new(AtomicU32::new(1)),
+        }
     }
 }
 
@@ -158,20 +111,27 @@ impl SharedRateLimits {
     fn limiter(&self, target: &Arc<str>, policy: &ObjectName, limit: &RateLimit) -> Arc<Limiter> {
         let identity = Identity { target: target.clone(), policy: policy.clone(), limit: limit.clone() };
         let mut limiters = self.limiters.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = limiters.by_identity.get(&identity) {
-            return known.clone();
-        }
-        if limiters.by_identity.len() >= limiters.most {
-            let now = self.now();
-            limiters.by_identity.retain(|_, it| Arc::strong_count(it) > 1 || it.is_in_use(now));
-            limiters.most = MANY.max(2 * limiters.by_identity.len());
-        }
-        let agents = match limit.scope {
+        let agents = || match limit.scope {
             RateScope::Node => Arc::new(AtomicU32::new(1)),
             RateScope::Cluster => self.agents.clone(),
         };
-        let limiter = || Arc::new(Limiter::new(limit, agents));
-        limiters.by_identity.entry(identity).or_insert_with(limiter).clone()
+        let limiter = || Arc::new(Limiter::new(limit, agents(), &policy.namespace, &self.room));
+        limiters.entry(identity).or_insert_with(limiter).clone()
+    }
+
+    /// Lets go what no policy has any more. What was taken is remembered as long as it counts, for
+    /// a policy that comes back, but not of any number of them.
+    fn sweep(&self) {
+        let (now, mut left) = (self.now(), KEPT);
+        let mut limiters = self.limiters.lock().unwrap_or_else(PoisonError::into_inner);
+        limiters.retain(|_, limiter| {
+            if Arc::strong_count(limiter) > 1 {
+                return true;
+            }
+            let rest = limiter.is_in_use(now).then(|| left.checked_sub(1 + limiter.blocks())).flatten();
+            left = rest.unwrap_or(left);
+            rest.is_some()
+        });
     }
 }
 
@@ -185,6 +145,13 @@ impl RateLimits {
     /// Divides limits of scope Cluster by so many agents, on all cores.
     pub(crate) fn share_among(&self, agents: Option<NonZeroU32>) {
         self.shared.agents.store(agents.map_or(1, NonZeroU32::get).min(MOST_AGENTS), Relaxed);
+    }
+
+    /// Forgets the policies of configurations that are over.
+    pub(crate) fn sweep(&self) {
+        self.by_policy.borrow_mut().retain(|_, (policy, _)| policy.strong_count() > 0);
+        self.by_claim.borrow_mut().retain(|_, (limits, _)| limits.strong_count() > 0);
+        self.shared.sweep();
     }
 
     /// Takes a request from each limit but those by claim, the narrowest level's first: what that
@@ -204,9 +171,6 @@ impl RateLimits {
         if let Some((_, limiters)) = by_policy.get(&Arc::as_ptr(policy).addr()) {
             return limiters.clone();
         }
-        if by_policy.len() >= MANY_POLICIES {
-            by_policy.retain(|_, (policy, _)| Arc::strong_count(policy) > 1);
-        }
         let limits = policy.believers().rev().flat_map(|(believer, level)| {
             let limits = level.protection.rate_limits.iter().filter(|limit| !limit.key.is_claim());
             limits.map(move |limit| {
@@ -214,12 +178,10 @@ impl RateLimits {
             })
         });
         let limiters: Limits = limits.collect();
-        by_policy.insert(Arc::as_ptr(policy).addr(), (policy.clone(), limiters.clone()));
+        by_policy.insert(Arc::as_ptr(policy).addr(), (Arc::downgrade(policy), limiters.clone()));
         limiters
     }
-}
 
-impl RateLimits {
     /// Takes a request from each of these limits. `key` is the text of a claim.
     pub(crate) fn take_by_claim(
         &self,
@@ -241,270 +203,67 @@ impl RateLimits {
         if let Some((_, limiters)) = by_claim.get(&place) {
             return limiters.clone();
         }
-        if by_claim.len() >= MANY_POLICIES {
-            by_claim.retain(|_, (limits, _)| Arc::strong_count(limits) > 1);
-        }
         let limiters: Rc<[_]> =
             limits.iter().map(|it| self.shared.limiter(&it.target, &it.policy, &it.limit)).collect();
-        by_claim.insert(place, (limits.clone(), limiters.clone()));
+        by_claim.insert(place, (Arc::downgrade(limits), limiters.clone()));
         limiters
-    }
-}
-
-// === impl Limiter ===
-
-impl Limiter {
-    fn new(limit: &RateLimit, agents: Arc<AtomicU32>) -> Self {
-        // Rounded up: more than the rate is never let in.
-        let interval = (u64::from(limit.period.seconds()) * SECOND).div_ceil(u64::from(limit.requests.get()));
-        let buckets = match limit.key {
-            RateKey::All => Buckets::One(AtomicU64::default()),
-            RateKey::ClientAddress | RateKey::Header(_) | RateKey::Claim(_) => Buckets::ByKey {
-                hasher: RandomState::new(),
-                blocks: (0..BLOCKS).map(|_| OnceLock::new()).collect(),
-            },
-        };
-        Self { interval, burst: limit.burst.get().into(), agents, buckets, limit: limit.clone() }
-    }
-
-    /// Each agent lets one come at once at least, be the burst smaller than their number.
-    fn share(&self) -> Share {
-        let agents = u64::from(self.agents.load(Relaxed));
-        let interval = self.interval * agents;
-        let depth = interval * (self.burst / agents).max(1);
-        Share { interval, depth, most_owed: self.interval * self.burst.max(agents) }
-    }
-
-    fn take(&self, now: u64, key: impl Fn(&RateKey) -> Vec<u8>) -> Result<(), Exhausted> {
-        let share = self.share();
-        let taken = match &self.buckets {
-            Buckets::One(bucket) => share.move_bucket(bucket, 0, now),
-            Buckets::ByKey { hasher, blocks } => {
-                share.take_by(hasher.hash_one(key(&self.limit.key)), blocks, now)
-            }
-        };
-        taken.map_err(|wait| Exhausted {
-            requests: self.limit.requests.get(),
-            period_seconds: self.limit.period.seconds(),
-            wait_seconds: wait.div_ceil(SECOND).max(1),
-        })
-    }
-
-    /// True if a bucket is not full.
-    fn is_in_use(&self, now: u64) -> bool {
-        let is_used = |bucket: &AtomicU64| bucket.load(Relaxed) & TIME > now;
-        match &self.buckets {
-            Buckets::One(bucket) => is_used(bucket),
-            Buckets::ByKey { blocks, .. } => {
-                let sets = blocks.iter().filter_map(OnceLock::get).flat_map(|block| block.iter());
-                sets.flatten().any(is_used)
-            }
-        }
-    }
-}
-
-// === impl Share ===
-
-impl Share {
-    fn take_by(&self, hash: u64, blocks: &[Block], now: u64) -> Result<(), u64> {
-        let at = (hash & TIME) as usize % (BLOCKS * SETS_OF_A_BLOCK);
-        let block = blocks[at / SETS_OF_A_BLOCK].get_or_init(|| Box::new(array::from_fn(|_| Set::default())));
-        let set = &block[at % SETS_OF_A_BLOCK];
-        let tag = hash & !TIME;
-        loop {
-            let mut free = None;
-            for slot in set {
-                let held = slot.load(Relaxed);
-                if held & TIME <= now {
-                    free = free.or(Some((slot, held)));
-                } else if held & !TIME == tag {
-                    return self.move_bucket(slot, tag, now);
-                }
-            }
-            let Some((slot, held)) = free else {
-                return self.move_bucket(&set[(hash >> 20) as usize % WAYS], tag, now);
-            };
-            // Another core may have taken it, for this very key: then it is there to be found.
-            if slot.compare_exchange(held, tag | (now + self.interval), Relaxed, Relaxed).is_ok() {
-                return Ok(());
-            }
-        }
-    }
-
-    /// Takes a token, or says how long it takes until there is one.
-    fn move_bucket(&self, bucket: &AtomicU64, tag: u64, now: u64) -> Result<(), u64> {
-        let mut held = bucket.load(Relaxed);
-        loop {
-            // What one of many agents took it pays back at their rate, not for longer than they are
-            // there: one of a thousand would owe a thousand times as long as one alone can.
-            let full_at = match held & TIME {
-                owed if owed > now + self.most_owed + LATE => now + self.most_owed,
-                owed => owed,
-            };
-            let next = full_at.max(now) + self.interval;
-            if next > now + self.depth {
-                let owed = held & !TIME | full_at;
-                if owed == held || bucket.compare_exchange(held, owed, Relaxed, Relaxed).is_ok() {
-                    return Err(next - now - self.depth);
-                }
-                held = bucket.load(Relaxed);
-                continue;
-            }
-            // The key that has it keeps it.
-            let tag = if full_at > now { held & !TIME } else { tag };
-            match bucket.compare_exchange_weak(held, tag | next, Relaxed, Relaxed) {
-                Ok(_) => return Ok(()),
-                Err(other) => held = other,
-            }
-        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::num::NonZeroU32;
-    use std::thread;
-
     use portcullis_model::Period;
 
     use super::*;
 
-    fn limiter(requests: u32, period: Period, burst: u32, key: RateKey) -> Limiter {
-        let [requests, burst] = [requests, burst].map(|it| NonZeroU32::new(it).unwrap());
-        let limit = RateLimit { requests, period, burst, key, scope: RateScope::Node };
-        Limiter::new(&limit, Arc::new(AtomicU32::new(1)))
+    fn limit(requests: u32, key: RateKey) -> RateLimit {
+        let requests = NonZeroU32::new(requests).unwrap();
+        RateLimit { requests, period: Period::Hour, burst: requests, key, scope: RateScope::Node }
     }
 
-    fn of_agents(number: u32, limiter: &Limiter) {
-        limiter.agents.store(number, Relaxed);
-    }
-
-    /// Requests of a key that pass, of so many at one moment.
-    fn passed(limiter: &Limiter, key: &str, now: u64, attempts: usize) -> usize {
-        (0..attempts).filter(|_| limiter.take(now, |_| key.as_bytes().to_vec()).is_ok()).count()
+    fn known(shared: &SharedRateLimits) -> usize {
+        shared.limiters.lock().unwrap().len()
     }
 
     #[test]
-    fn a_burst_passes_at_once_and_then_the_rate() {
-        for key in [RateKey::All, RateKey::ClientAddress] {
-            let limiter = limiter(10, Period::Second, 25, key);
-            let begin = 7 * SECOND;
-            assert_eq!(passed(&limiter, "a", begin, 100), 25);
-            assert_eq!(passed(&limiter, "a", begin + SECOND / 10 - 1, 100), 0);
-            assert_eq!(passed(&limiter, "a", begin + SECOND / 10, 100), 1);
-            assert_eq!(passed(&limiter, "a", begin + SECOND, 100), 9);
-            assert_eq!(passed(&limiter, "a", begin + 1000 * SECOND, 100), 25);
-        }
+    fn what_was_taken_outlives_a_policy_that_comes_back() {
+        let shared = SharedRateLimits::default();
+        let limiter =
+            |limit: &RateLimit| shared.limiter(&"a route".into(), &ObjectName::new("shop", "policy"), limit);
+        let [used, unused] = [1, 2].map(|requests| limit(requests, RateKey::ClientAddress));
+        assert!(limiter(&used).take(shared.now(), |_| b"client".to_vec()).is_ok());
+        drop(limiter(&unused));
+        let held = limiter(&limit(3, RateKey::All));
+        shared.sweep();
+        assert_eq!(known(&shared), 2);
+        assert!(limiter(&used).take(shared.now(), |_| b"client".to_vec()).is_err());
+        drop(held);
+        shared.sweep();
+        assert_eq!(known(&shared), 1);
     }
 
     #[test]
-    fn the_wait_is_until_a_request_passes() {
-        let limiter = limiter(6, Period::Minute, 2, RateKey::All);
-        assert_eq!(passed(&limiter, "", SECOND, 3), 2);
-        let exhausted = limiter.take(SECOND, |_| Vec::new()).unwrap_err();
-        assert_eq!(exhausted, Exhausted { requests: 6, period_seconds: 60, wait_seconds: 10 });
-        assert!(limiter.take(11 * SECOND - 1, |_| Vec::new()).is_err());
-        assert!(limiter.take(11 * SECOND, |_| Vec::new()).is_ok());
-    }
-
-    #[test]
-    fn agents_have_a_share_each_and_never_more_than_all_of_it_together() {
-        for (agents, burst, at_once) in [(1, 10, 10), (3, 10, 3), (10, 10, 1), (16, 10, 1)] {
-            let limiter = limiter(40, Period::Second, burst, RateKey::All);
-            of_agents(agents, &limiter);
-            assert_eq!(passed(&limiter, "", SECOND, 100), at_once, "{agents}");
-            let moments = 1..=100 * 40;
-            let passed: usize = moments.map(|at| passed(&limiter, "", SECOND + at * SECOND / 40, 2)).sum();
-            let all = passed * agents as usize;
-            assert!(all <= 4000 && all > 4000 - 2 * agents as usize, "{agents}: {passed}");
-        }
-    }
-
-    #[test]
-    fn another_number_of_agents_gives_nothing_back() {
-        for key in [RateKey::All, RateKey::ClientAddress] {
-            let limiter = limiter(1, Period::Hour, 12, key);
-            assert_eq!(passed(&limiter, "a", SECOND, 20), 12);
-            for agents in [2, 3, 12, 1, 4, 1] {
-                of_agents(agents, &limiter);
-                assert_eq!(passed(&limiter, "a", 2 * SECOND, 20), 0, "{agents}");
+    fn policies_that_are_gone_have_little_room() {
+        let shared = SharedRateLimits::default();
+        let take = |policy: u32, keys: u32| {
+            let policy = ObjectName::new("shop", policy.to_string());
+            let limiter = shared.limiter(&"a route".into(), &policy, &limit(1, RateKey::ClientAddress));
+            for key in 0..keys {
+                let _ = limiter.take(shared.now(), |_| key.to_string().into_bytes());
             }
-            // A half of what has come since is one's of two.
-            of_agents(2, &limiter);
-            assert_eq!(passed(&limiter, "a", (4 * 3600 + 1) * SECOND, 20), 2);
+        };
+        for policy in 0..2000 {
+            take(policy, 1);
         }
-    }
-
-    #[test]
-    fn what_is_owed_is_that_of_the_agents_that_are_there() {
-        const HOUR: u64 = 3600 * SECOND;
-        for key in [RateKey::All, RateKey::ClientAddress] {
-            let limiter = limiter(1, Period::Hour, 1, key);
-            of_agents(1000, &limiter);
-            assert_eq!(passed(&limiter, "a", SECOND, 2), 1);
-            of_agents(2, &limiter);
-            assert_eq!(passed(&limiter, "a", HOUR, 2), 0);
-            let wait = limiter.take(HOUR, |_| b"a".to_vec()).unwrap_err().wait_seconds;
-            assert_eq!(wait, 2 * 3600);
-            // It is not put off by those that are refused meanwhile, nor by another number.
-            of_agents(1000, &limiter);
-            assert_eq!(passed(&limiter, "a", 2 * HOUR, 2), 0);
-            of_agents(2, &limiter);
-            assert_eq!(passed(&limiter, "a", 3 * HOUR - 1, 2), 0);
-            assert_eq!(passed(&limiter, "a", 3 * HOUR, 2), 1);
+        shared.sweep();
+        // A block each.
+        assert_eq!(known(&shared), KEPT / 2);
+        for policy in 0..20 {
+            take(10_000 + policy, 5000);
         }
-    }
-
-    #[test]
-    fn a_flood_of_other_keys_gives_no_key_a_fresh_bucket() {
-        let limiter = limiter(1, Period::Hour, 2, RateKey::ClientAddress);
-        assert_eq!(passed(&limiter, "attacker", SECOND, 3), 2);
-        for other in 0..200_000 {
-            passed(&limiter, &format!("other {other}"), 2 * SECOND, 1);
-        }
-        assert_eq!(passed(&limiter, "attacker", 3 * SECOND, 10), 0);
-    }
-
-    #[test]
-    fn keys_have_buckets_of_their_own() {
-        let limiter = limiter(1, Period::Hour, 3, RateKey::ClientAddress);
-        let clients = (0..100).map(|client| passed(&limiter, &client.to_string(), SECOND, 5));
-        assert_eq!(clients.filter(|passed| *passed == 3).count(), 100);
-    }
-
-    /// As many as the rate and the burst allow pass in ten seconds, though one core has most of the
-    /// traffic and the others have the rest.
-    #[test]
-    fn uneven_cores_share_a_limit() {
-        const SECONDS: u64 = 10;
-        for key in [RateKey::All, RateKey::ClientAddress] {
-            let limiter = limiter(1000, Period::Second, 50, key);
-            // All of a moment's attempts come before those of the next, on whichever core.
-            let moment = AtomicU64::new(0);
-            let step = SECOND / 500;
-            let passed: usize = thread::scope(|scope| {
-                let cores = [40, 5, 3, 1].map(|share| {
-                    let (limiter, moment) = (&limiter, &moment);
-                    scope.spawn(move || {
-                        let mut count = 0;
-                        loop {
-                            let now = moment.load(Relaxed);
-                            if now >= SECONDS * 500 {
-                                return count;
-                            }
-                            count += passed(limiter, "client", SECOND + now * step, share);
-                            if share == 40 {
-                                moment.fetch_add(1, Relaxed);
-                            }
-                        }
-                    })
-                });
-                cores.into_iter().map(|core| core.join().unwrap()).sum()
-            });
-            let (rate, burst) = (1000, 50);
-            let most = rate * SECONDS as usize * 101 / 100 + burst;
-            assert!(passed <= most, "{passed} of at most {most}");
-            assert!(passed >= rate * SECONDS as usize * 99 / 100, "{passed}");
-        }
+        shared.sweep();
+        let limiters = shared.limiters.lock().unwrap();
+        let blocks: usize = limiters.values().map(|it| it.blocks()).sum();
+        assert!(blocks + limiters.len() <= KEPT, "{blocks}");
     }
 }

@@ -14,7 +14,7 @@ use portcullis_model::BackendName;
 use tokio::task::spawn_local;
 use tokio::time::sleep;
 
-use crate::core::shares::{Share, Shares};
+use crate::core::shares::{CoreShares, Share};
 use crate::core::stats::Mirrored;
 use crate::core::window::Windows;
 use crate::upstream::attempt;
@@ -37,8 +37,8 @@ const RESPONSE: usize = 1 << 20;
 /// Those of a core.
 pub(crate) struct Mirrors {
     pools: Rc<Pools>,
-    room: Rc<Shares>,
-    under_way: Rc<Shares>,
+    room: CoreShares,
+    under_way: CoreShares,
     by_backend: RefCell<HashMap<BackendName, usize, RandomState>>,
 }
 
@@ -53,7 +53,7 @@ struct Slot {
 
 impl Mirrors {
     pub(crate) fn new(pools: Rc<Pools>) -> Rc<Self> {
-        let [room, under_way] = [ROOM, MOST].map(Shares::new);
+        let [room, under_way] = [ROOM, MOST].map(CoreShares::new);
         Rc::new(Self { pools, room, under_way, by_backend: RefCell::default() })
     }
 

@@ -16,7 +16,7 @@ use rustls::crypto::CryptoProvider;
 
 use crate::core::crypto::provider;
 use crate::core::settings::Upstream;
-use crate::core::shares::Shares;
+use crate::core::shares::CoreShares;
 use crate::core::snapshot::SnapshotCell;
 use crate::core::stats::CoreCounters;
 use crate::upstream::balance::{self, Asked, Turns};
@@ -32,7 +32,7 @@ const KEPT_BODIES: usize = 16 << 20;
 pub(crate) struct Pools {
     pub counters: Rc<CoreCounters>,
     /// Of request bodies, so that they can be sent again.
-    pub kept: Rc<Shares>,
+    pub kept: CoreShares,
     snapshot: Rc<SnapshotCell>,
     settings: Upstream,
     provider: Arc<CryptoProvider>,
@@ -69,7 +69,7 @@ impl Pools {
     ) -> Self {
         let provider = Arc::new(provider());
         let (backends, of_gateways) = (RefCell::default(), RefCell::default());
-        let kept = Shares::new(KEPT_BODIES);
+        let kept = CoreShares::new(KEPT_BODIES);
         Self { counters, kept, snapshot, settings, provider, gateway: None, health, backends, of_gateways }
     }
 

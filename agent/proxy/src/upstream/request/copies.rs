@@ -191,7 +191,7 @@ impl Copy {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::shares::Shares;
+    use crate::core::shares::CoreShares;
 
     fn data(bytes: usize) -> Frame<Bytes> {
         Frame::data(Bytes::from(vec![b'x'; bytes]))
@@ -204,7 +204,7 @@ mod tests {
 
     /// One namespace has half of a room.
     fn room(bytes: usize) -> Share {
-        Shares::new(2 * bytes).of("test")
+        CoreShares::new(2 * bytes).of("test")
     }
 
     fn copies() -> (Share, Copies, CopiedUpload) {
