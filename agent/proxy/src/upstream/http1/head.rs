@@ -122,7 +122,8 @@ pub(crate) fn parse_response(
 
 /// Header or trailer fields whose values share the memory of the bytes that they were parsed from.
 pub(crate) fn to_map(bytes: &Bytes, fields: &[httparse::Header<'_>]) -> Result<HeaderMap, HeadError> {
-    let mut map = HeaderMap::with_capacity(fields.len());
+    // The date comes to them, and hyper asks for room for a length whether it is there or not.
+    let mut map = HeaderMap::with_capacity(fields.len() + 2);
     for field in fields {
         let name = HeaderName::from_bytes(field.name.as_bytes()).map_err(|_| HeadError::Invalid)?;
         let value = HeaderValue::from_maybe_shared(bytes.slice_ref(field.value));
