@@ -224,9 +224,9 @@ impl<'s> ForwardPlan<'s> {
         let mut filled = FilledTemplates::request_edits(self.filled.as_deref());
         for filter in self.filters() {
             match filter {
-                Filter::RequestHeaders(edit) => headers::edit(fields, edit),
+                Filter::RequestHeaders(edit) => headers::edit_request(fields, edit),
                 Filter::RequestTemplates(_) => {
-                    filled.next().into_iter().for_each(|edit| headers::edit(fields, edit));
+                    filled.next().into_iter().for_each(|edit| headers::edit_request(fields, edit));
                 }
                 Filter::ExternalAuth(_) => {
                     granted.next().into_iter().flatten().for_each(|change| change.apply(fields));
