@@ -23,6 +23,7 @@ use crate::http::loops;
 use crate::http::session::SessionPlan;
 use crate::http::templates::{self, FilledTemplates};
 use crate::log::record::Destination;
+use crate::upstream::request::AnswerTime;
 
 /// Fields that every request gets on its way: those of [`headers::forwarded`], and `CDN-Loop`.
 const ADDED_FIELDS: usize = 5;
@@ -152,6 +153,11 @@ impl<'s> ForwardPlan<'s> {
         let whole = timeouts.request.duration().into_iter().chain(call.and_then(|call| call.timeout)).min();
         let whole = whole.map(|limit| begun() + limit);
         whole.into_iter().chain(attempt.map(|limit| Instant::now() + limit)).min()
+    }
+
+    /// The time that the rule gives the backend, whatever the call says.
+    pub(crate) fn answer_time(&self) -> Option<AnswerTime> {
+        Some(AnswerTime { until: self.deadline(None)?, limit: self.limit()? })
     }
 
     pub(crate) fn timeouts(&self) -> Timeouts {

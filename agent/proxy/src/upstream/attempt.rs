@@ -56,7 +56,7 @@ pub(crate) enum AttemptError {
 }
 
 /// An attempt whose outcome is not known yet. Dropped after the time that the rule gives the backend,
-/// it has seen the endpoint fail; dropped before, it has seen nothing.
+/// it has seen the endpoint fail, if that had at least half of that time; otherwise nothing.
 pub(super) struct Undecided<'e> {
     health: &'e EndpointHealth,
     until: Option<Instant>,
@@ -225,9 +225,11 @@ impl<'e> Undecided<'e> {
     }
 
     pub(super) fn begin(health: &'e EndpointHealth, outgoing: &Outgoing) -> Self {
-        // A client's body may be what takes the time.
-        let until = outgoing.answer_until.filter(|_| matches!(outgoing.upload, Upload::Empty));
-        Self { health, until }
+        // A client's body may be what takes the time, and so may auth services, or the wait for a
+        // place.
+        let is_empty = matches!(outgoing.upload, Upload::Empty);
+        let time = outgoing.answer_time.filter(|time| is_empty && time.is_half_left());
+        Self { health, until: time.map(|time| time.until) }
     }
 }
 

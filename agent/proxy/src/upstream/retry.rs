@@ -17,7 +17,7 @@ use crate::upstream::discard::discard_rest;
 use crate::upstream::endpoint::{Downstream, Endpoint, Freshness, Processed, SendFailure};
 use crate::upstream::pool::Pools;
 use crate::upstream::request::whole::WholeBody;
-use crate::upstream::request::{KeptBody, Outgoing, Resend, SharedFault, Upload};
+use crate::upstream::request::{AnswerTime, KeptBody, Outgoing, Resend, SharedFault, Upload};
 
 /// Bytes of a request's body that are kept so that it can be sent again.
 const KEPT_BODY: usize = 64 << 10;
@@ -70,10 +70,18 @@ pub(crate) async fn send(
         if let Some(health) = &endpoint.health
             && place.is_none()
         {
-            place = Some(attempt::enter(health).await?);
+            let entering = attempt::enter(health);
+            place = Some(match deadline {
+                None => entering.await?,
+                Some(deadline) => {
+                    timeout_at(deadline, entering).await.unwrap_or(Err(AttemptError::Timeout))?
+                }
+            });
         }
-        // A body is the client's to send, and takes its time.
-        let may_be_late = !matches!(outgoing.upload, Upload::Empty);
+        let time = deadline.zip(limit).map(|(until, limit)| AnswerTime { until, limit });
+        // A body is the client's to send, and takes its time, and so may the wait for a place.
+        let may_be_late =
+            !matches!(outgoing.upload, Upload::Empty) || time.is_some_and(|it| !it.is_half_left());
         // The whole may be over before an attempt is, which is dropped then.
         let undecided = endpoint.health.as_ref().map(|health| Undecided::begin(health, &outgoing));
         let sending = request.attempt(pools, &endpoint, downstream, outgoing);
