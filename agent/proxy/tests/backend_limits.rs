@@ -12,7 +12,7 @@ use portcullis_model::{BackendLimits, Resilience, Serves};
 use portcullis_proxy::{Ending, Reason};
 use support::fixture::{Gateway, snapshot};
 use support::l4::{echo, listener, to};
-use support::resilience::{Endpoint, limits, stats, world};
+use support::resilience::{Endpoint, limits, outliers, stats, world};
 use support::rules::rule;
 use support::via::{Client, Via};
 use support::world::{World, eventually};
@@ -43,6 +43,36 @@ async fn no_more_requests_are_sent_at_once_than_may_be() {
     assert_eq!(endpoint.most_at_once.load(Ordering::SeqCst), 3);
     let stats = stats(&world).await;
     assert_eq!((stats.requests, stats.pending, stats.refused_requests), (0, 0, 0), "{stats:?}");
+}
+
+/// More come all the time than are answered: most wait in vain, which is not the endpoint's doing.
+#[tokio::test]
+async fn requests_that_wait_have_no_endpoint_ejected_and_leave_time_to_others() {
+    let endpoints = [(); 2].map(|()| Endpoint::with_pause(200, Duration::from_millis(150)));
+    let [one, other] = endpoints;
+    let (one, other) = (one.await, other.await);
+    let terms = Resilience { outliers: outliers(1).outliers, ..limits(4, 100) };
+    let attempts = [rule().request_timeout(500), rule().backend_timeout(500).retry(1, &[])];
+    for rule in attempts {
+        let world = world(rule, terms.clone(), &[one.address(), other.address()]).await;
+        let mut sending = JoinSet::new();
+        for index in 0..40 {
+            let via = if index % 2 == 0 { Via::Http1 } else { Via::Http1Tls };
+            let address = world.address(via);
+            sending.spawn(async move {
+                let mut client = Client::connect(via, address, "any.test").await;
+                let mut answered = 0;
+                for _ in 0..6 {
+                    answered += usize::from(client.send("GET /").await.status == 200);
+                }
+                answered
+            });
+        }
+        let answered: usize = sending.join_all().await.into_iter().sum();
+        assert_eq!(stats(&world).await.ejections, 0);
+        // Some 75 are possible in the three seconds that this takes.
+        assert!(answered >= 30, "{answered} of 240");
+    }
 }
 
 #[tokio::test]

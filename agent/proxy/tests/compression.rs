@@ -213,8 +213,9 @@ async fn a_client_does_not_wait_for_what_the_backend_has_not_sent_yet() {
 async fn a_response_goes_as_it_is_where_there_is_no_memory_to_compress_it() {
     let (address, tell) = in_two_pieces().await;
     let backend = Backend::start(answer).await;
-    // Of each core's half a quarter is for encoders: enough for one of gzip.
-    let mut world = World::with(Settings { buffers: 2 * 4 * (512 << 10), ..settings() });
+    // Of each core's half a quarter is for encoders, and half of that for one namespace: enough for
+    // one of gzip.
+    let mut world = World::with(Settings { buffers: 2 * 4 * (1 << 20), ..settings() });
     world.backend("echo", BackendProtocol::Http1, &[backend.address]);
     world.backend("slow", BackendProtocol::Http1, &[address]);
     world.http("*", vec![rule(), rule().prefix("/slow").to("slow")]);

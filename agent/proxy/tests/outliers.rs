@@ -18,7 +18,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use portcullis_model::{BackendProtocol, Resilience};
 use support::backend::{Backend, refusing};
 use support::origin::Body;
-use support::resilience::{Endpoint, outliers, stats, world};
+use support::resilience::{Endpoint, HANGS, outliers, stats, world};
 use support::rules::rule;
 use support::via::Via;
 use support::world::{World, eventually};
@@ -95,6 +95,38 @@ async fn answers_that_speak_of_the_request_are_no_failures() {
     }
     let first = stats(&world).await;
     assert!(first.ejections <= 1, "{first:?}");
+}
+
+/// Nor do requests that are given up, or that no answer decides, keep one out that is well.
+#[tokio::test]
+async fn what_decides_nothing_keeps_no_endpoint_out() {
+    for answer in [501, HANGS] {
+        let (good, bad) = (Endpoint::start(200).await, Endpoint::start(500).await);
+        let mut terms = outliers(1);
+        let ejection = Duration::from_secs(2);
+        let of_outliers = terms.outliers.as_mut().unwrap();
+        (of_outliers.base_ejection, of_outliers.max_ejection) = (ejection, ejection);
+        let world = world(rule(), terms, &[good.address(), bad.address()]).await;
+        until_ejected(&world).await;
+        bad.answer(answer);
+        let (before, begun) = (bad.requests(), std::time::Instant::now());
+        eventually("a trial, and what comes after it", async || {
+            let sending = world.send(Via::Http1, "GET /");
+            if let Ok(reply) = tokio::time::timeout(Duration::from_millis(100), sending).await {
+                assert!([200, 501].contains(&reply.status.as_u16()));
+            }
+            bad.requests() >= before + 3
+        })
+        .await;
+        assert!(begun.elapsed() < 2 * ejection, "one trial follows the other: {:?}", begun.elapsed());
+        bad.answer(200);
+        eventually("a return", async || {
+            world.send(Via::Http1, "GET /").await;
+            stats(&world).await.out.is_empty()
+        })
+        .await;
+        assert_eq!(stats(&world).await.ejections, 1);
+    }
 }
 
 /// Connections that cannot be made, and that break.

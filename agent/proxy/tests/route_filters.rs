@@ -228,6 +228,24 @@ async fn headers_are_made_of_variables() {
     }
 }
 
+/// By filters of both kinds: applications read `X_Who` as `X-Who`.
+#[tokio::test]
+async fn no_spelling_of_a_client_shadows_what_filters_decide() {
+    let path = Filter::RequestTemplates(variables(&[Variable::Path]));
+    let fixed = Filter::RequestHeaders(edit(&[("x-who", "gateway")], &[], &["x-debug"]));
+    let (world, _backend) = World::echo(vec![rule().filter(path).filter(fixed)]).await;
+    for via in Via::ALL {
+        let forged = "x_request_path: evil\nx_who: evil\nx-who: evil\nx_debug: 1\nx-debug: 1\nx_whom: kept";
+        let reply = world.send(via, &format!("GET /\nhost: any.test\n{forged}")).await;
+        let lines: Vec<_> =
+            reply.body.lines().filter(|line| line.contains("evil") || line.contains("debug")).collect();
+        assert_eq!(lines, [""; 0], "{via:?}");
+        for (name, value) in [("x-who", "gateway"), ("x-request-path", "[/]"), ("x_whom", "kept")] {
+            assert_eq!(seen(&reply, name), Some(value), "{via:?}: {}", reply.body);
+        }
+    }
+}
+
 /// Neither with what the gateway decodes, nor with what it leaves as it is.
 #[tokio::test]
 async fn what_clients_choose_ends_neither_fields_nor_their_parts() {

@@ -204,7 +204,7 @@ impl Authorizer {
         for step in &guarded.steps {
             let (auth, asked_by) = match step {
                 Step::Edit(edit) => {
-                    headers::edit(&mut fields, edit);
+                    headers::edit_request(&mut fields, edit);
                     continue;
                 }
                 Step::Fail(failure) => {

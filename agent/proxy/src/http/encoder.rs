@@ -1,5 +1,6 @@
 //! Encoders of content codings, fed and emptied by the response body. Each response that is being
-//! compressed has one of them in memory, and no more are made than there is memory for.
+//! compressed has one of them in memory, and no more are made than there is memory for, nor than the
+//! share of the route's namespace is.
 
 use std::cell::Cell;
 use std::io;
@@ -16,6 +17,8 @@ use bytes::Bytes;
 use portcullis_model::Coding;
 use tokio::io::AsyncWrite;
 
+use crate::core::shares::{CoreShares, Share};
+
 /// The next level of Brotli takes twice the memory for one percent less, the one after 33 MiB.
 const GZIP_LEVEL: i32 = 4;
 const BROTLI_LEVEL: i32 = 3;
@@ -28,7 +31,7 @@ const ZSTD_TABLE: u32 = 15;
 /// The encoders of a core.
 pub(crate) struct Encoders {
     /// Bytes that they may take together.
-    most: usize,
+    room: CoreShares,
     in_use: Cell<usize>,
 }
 
@@ -38,6 +41,7 @@ pub(crate) struct Encoder {
     is_holding: bool,
     /// Bytes of memory that are counted for it.
     size: usize,
+    share: Share,
     encoders: Rc<Encoders>,
 }
 
@@ -68,7 +72,7 @@ impl Sink for ZstdEncoder<Vec<u8>> {
 
 impl Encoders {
     pub(crate) fn new(most: usize) -> Self {
-        Self { most, in_use: Cell::default() }
+        Self { room: CoreShares::new(most), in_use: Cell::default() }
     }
 
     /// Bytes that they take now.
@@ -76,13 +80,13 @@ impl Encoders {
         self.in_use.get()
     }
 
-    /// `None` if there is no memory for one more.
-    pub(crate) fn make(self: &Rc<Self>, coding: Coding) -> Option<Encoder> {
-        let size = size(coding);
-        let in_use = self.in_use.get() + size;
-        (in_use <= self.most).then(|| {
-            self.in_use.set(in_use);
-            Encoder { sink: sink(coding), is_holding: false, size, encoders: self.clone() }
+    /// For a response of a route of the namespace. `None` if there is no memory for one more: its
+    /// clients may read as slowly as they like.
+    pub(crate) fn make(self: &Rc<Self>, coding: Coding, namespace: &str) -> Option<Encoder> {
+        let (size, share) = (size(coding), self.room.of(namespace));
+        share.take(size).then(|| {
+            self.in_use.set(self.in_use.get() + size);
+            Encoder { sink: sink(coding), is_holding: false, size, share, encoders: self.clone() }
         })
     }
 }
@@ -125,6 +129,7 @@ impl Encoder {
 
 impl Drop for Encoder {
     fn drop(&mut self) {
+        self.share.give_back(self.size);
         self.encoders.in_use.set(self.encoders.in_use.get() - self.size);
     }
 }
@@ -162,5 +167,22 @@ fn ready<T>(polled: Poll<io::Result<T>>) -> io::Result<T> {
     match polled {
         Poll::Ready(done) => done,
         Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_namespace_takes_what_all_encoders_may_have() {
+        let encoders = Rc::new(Encoders::new(20 * size(Coding::Gzip)));
+        let made =
+            |namespace| std::iter::from_fn(|| encoders.make(Coding::Gzip, namespace)).collect::<Vec<_>>();
+        let (one, other) = (made("one"), made("other"));
+        assert_eq!((one.len(), other.len()), (10, 5));
+        assert_eq!(encoders.in_use(), 15 * size(Coding::Gzip));
+        drop((one, other));
+        assert_eq!((encoders.in_use(), made("other").len()), (0, 10));
     }
 }

@@ -87,7 +87,7 @@ impl Forwarder {
         }
         outgoing.upload.keep_out(|| plan.edited_names());
         outgoing.upload_until = deadline.filter(|_| passage.call.is_some());
-        outgoing.answer_until = deadline.and_then(|_| plan.deadline(None));
+        outgoing.answer_time = deadline.and_then(|_| plan.answer_time());
         let session = plan.session.as_ref().and_then(|session| session.endpoint());
         let preference = Preference { client: address, session };
         // A tunnel is no matter of requests.

@@ -8,6 +8,7 @@ use http::header::{self, HeaderName, HeaderValue};
 use portcullis_model::{HeaderEdit, TrustedProxies};
 
 use crate::core::head::{FieldName, Fields, FieldsMut, KnownField, KnownFields};
+use crate::core::origin::is_alike;
 use crate::http::request_id::{self, X_REQUEST_ID};
 use crate::http::sender::{self, X_FORWARDED_FOR};
 
@@ -173,7 +174,21 @@ pub(crate) fn disbelieve(
     dropped.iter().fold(found, |found, field| found.without(*field))
 }
 
-/// Applies a header filter.
+/// Applies a header filter of a request. What it removes or sets goes in all spellings that read the
+/// same (see [`is_alike`]): a client could have its own field taken for the filter's. Known fields
+/// stay, framing among them: a client's own spellings of these are gone already.
+pub(crate) fn edit_request(fields: &mut impl FieldsMut, change: &HeaderEdit) {
+    let names = || change.remove.iter().chain(change.set.iter().map(|(name, _)| name));
+    if names().next().is_some() {
+        let is_other = |there: &str, name: &str| is_alike(there, name) && there != name;
+        fields.remove_if(|there| {
+            names().any(|name| is_other(there.as_str(), name.as_str())) && there.known().is_none()
+        });
+    }
+    edit(fields, change);
+}
+
+/// Applies a header filter, to fields of these very names.
 pub(crate) fn edit(fields: &mut impl FieldsMut, edit: &HeaderEdit) {
     for name in &edit.remove {
         fields.remove(name);
@@ -236,6 +251,45 @@ mod tests {
         ] {
             let fields = PlainFields::of(&[("connection", connection), ("upgrade", protocol)]);
             assert_eq!(upgrade(&fields), expected.map(HeaderValue::from_static));
+        }
+    }
+
+    #[test]
+    fn no_spelling_takes_the_place_of_what_a_filter_sets() {
+        let sent = [
+            ("x_who", "evil"),
+            ("x-who", "evil"),
+            ("x_gone", "evil"),
+            ("x-whom", "kept"),
+            ("x-gone", "evil"),
+            ("x_added", "kept"),
+            ("content-length", "3"),
+        ];
+        let field = |name, value| (HeaderName::from_static(name), HeaderValue::from_static(value));
+        let change = HeaderEdit {
+            set: vec![field("x-who", "gateway"), field("x_own", "both"), field("x-own", "stay")],
+            add: vec![field("x-added", "too")],
+            remove: ["x-gone", "content_length"].map(HeaderName::from_static).to_vec(),
+        };
+        let mut fields = PlainFields::of(&sent);
+        edit_request(&mut fields, &change);
+        let values = |name: &'static str| {
+            let name = HeaderName::from_static(name);
+            fields.get_all(&name).map(|value| String::from_utf8_lossy(value).into_owned()).collect::<Vec<_>>()
+        };
+        for (name, expected) in [
+            ("x-who", &["gateway"][..]),
+            ("x_who", &[]),
+            ("x-gone", &[]),
+            ("x_gone", &[]),
+            ("x-whom", &["kept"]),
+            ("x_added", &["kept"]),
+            ("x-added", &["too"]),
+            ("content-length", &["3"]),
+            ("x_own", &["both"]),
+            ("x-own", &["stay"]),
+        ] {
+            assert_eq!(values(name), expected, "{name}");
         }
     }
 

@@ -23,6 +23,7 @@ use crate::http::loops;
 use crate::http::session::SessionPlan;
 use crate::http::templates::{self, FilledTemplates};
 use crate::log::record::Destination;
+use crate::upstream::request::AnswerTime;
 
 /// Fields that every request gets on its way: those of [`headers::forwarded`], and `CDN-Loop`.
 const ADDED_FIELDS: usize = 5;
@@ -154,6 +155,11 @@ impl<'s> ForwardPlan<'s> {
         whole.into_iter().chain(attempt.map(|limit| Instant::now() + limit)).min()
     }
 
+    /// The time that the rule gives the backend, whatever the call says.
+    pub(crate) fn answer_time(&self) -> Option<AnswerTime> {
+        Some(AnswerTime { until: self.deadline(None)?, limit: self.limit()? })
+    }
+
     pub(crate) fn timeouts(&self) -> Timeouts {
         self.defaults.map_or(self.rule.timeouts, |defaults| self.rule.timeouts.over(defaults.timeouts))
     }
@@ -224,9 +230,9 @@ impl<'s> ForwardPlan<'s> {
         let mut filled = FilledTemplates::request_edits(self.filled.as_deref());
         for filter in self.filters() {
             match filter {
-                Filter::RequestHeaders(edit) => headers::edit(fields, edit),
+                Filter::RequestHeaders(edit) => headers::edit_request(fields, edit),
                 Filter::RequestTemplates(_) => {
-                    filled.next().into_iter().for_each(|edit| headers::edit(fields, edit));
+                    filled.next().into_iter().for_each(|edit| headers::edit_request(fields, edit));
                 }
                 Filter::ExternalAuth(_) => {
                     granted.next().into_iter().flatten().for_each(|change| change.apply(fields));

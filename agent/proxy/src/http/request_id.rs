@@ -30,7 +30,13 @@ pub(crate) fn given(fields: &impl Fields) -> Option<HeaderValue> {
     let mut values = fields.get_all(&name);
     let id = values.next()?;
     let is_one = values.next().is_none() && !id.is_empty() && id.len() <= LONGEST;
-    if is_one && id.iter().all(u8::is_ascii_graphic) { fields.copy(&name) } else { None }
+    if is_one && id.iter().all(|byte| ends_nothing(*byte)) { fields.copy(&name) } else { None }
+}
+
+/// True for characters that a URI may have, but for those that end a member of a list, or a
+/// parameter. Text of them ends no quoted string, and no part of a line of a log either.
+pub(crate) fn ends_nothing(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"-._~:/?#[]@!$&'()*+=%".contains(&byte)
 }
 
 /// 80 bits at random in lower-case base32hex (RFC 4648).
@@ -78,7 +84,12 @@ mod tests {
             (vec![("x-request-id", "7f3c1a52-9f0e")], true),
             (vec![], false),
             (vec![("x-request-id", "")], false),
+            (vec![("x-request-id", "Root=1-67891233/abc+de==:1")], true),
             (vec![("x-request-id", "a b")], false),
+            (vec![("x-request-id", "a\",admin=\"1")], false),
+            (vec![("x-request-id", "a;x")], false),
+            (vec![("x-request-id", "a,x")], false),
+            (vec![("x-request-id", "a\\")], false),
             (vec![("x-request-id", long.as_str())], false),
             (vec![("x-request-id", "a"), ("x-request-id", "b")], false),
         ] {

@@ -216,7 +216,8 @@ impl Service {
         let Some(coding) = negotiated.choose(status, response.headers_mut()) else { return };
         if !request.is_head() {
             // Without memory for one more it goes as it is.
-            let Some(encoder) = self.encoders.make(coding) else { return };
+            let namespace = request.decision.rule().map_or("", |rule| &rule.id.route.namespace);
+            let Some(encoder) = self.encoders.make(coding, namespace) else { return };
             response.body_mut().compress(encoder);
         }
         compress::announce(coding, response.headers_mut());

@@ -150,11 +150,10 @@ impl<'f> Edits<'f> {
 /// With what no URI may have in percent-encoding: quotes, spaces, control characters, and all that
 /// is not ASCII; and with what ends a member of a list, or a parameter.
 fn safe(text: &str) -> Cow<'_, str> {
-    let is_safe = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:/?#[]@!$&'()*+=%".contains(&byte);
-    if text.bytes().all(is_safe) {
+    if text.bytes().all(request_id::ends_nothing) {
         return Cow::Borrowed(text);
     }
-    let encoded = text.bytes().map(|byte| match is_safe(byte) {
+    let encoded = text.bytes().map(|byte| match request_id::ends_nothing(byte) {
         true => char::from(byte).to_string(),
         false => format!("%{byte:02X}"),
     });

@@ -57,11 +57,11 @@ pub(crate) enum AttemptError {
     TooSlow,
 }
 
-/// Waits for an answer. Dropped after the time that the rule gives the backend, it has seen the
-/// endpoint fail.
-pub(super) struct Overdue<'e> {
+/// An attempt whose outcome is not known yet. Dropped after the time that the rule gives the backend,
+/// it has seen the endpoint fail, if that had at least half of that time; otherwise nothing.
+pub(super) struct Undecided<'e> {
     health: &'e EndpointHealth,
-    until: Instant,
+    until: Option<Instant>,
 }
 
 pub(crate) type UpstreamResponse = http::Response<ResponseBody>;
@@ -92,12 +92,12 @@ pub(crate) async fn send(
         {
             budget.count();
         }
-        let mut overdue = None;
+        let mut undecided = None;
         if let Some(health) = &endpoint.health {
             if place.is_none() {
                 place = Some(enter(health).await?);
             }
-            overdue = Overdue::watch(health, &outgoing);
+            undecided = Some(Undecided::begin(health, &outgoing));
         }
         let connecting = endpoint.connection(&pools.counters, freshness, &outgoing.parts, downstream);
         let connection = match connecting.await {
@@ -110,10 +110,10 @@ pub(crate) async fn send(
         };
         adapt(&mut outgoing, &connection);
         let sent = connection.send(outgoing).await;
-        drop(overdue);
         match sent {
             Ok(mut answered) => {
                 judge(&endpoint, Ok(&mut answered));
+                std::mem::forget(undecided);
                 answered.body_mut().hold(place);
                 return Ok(answered);
             }
@@ -121,6 +121,7 @@ pub(crate) async fn send(
                 failure = AttemptError::of(endpoint.address, error, fault.as_ref());
                 let Some(again) = again else {
                     judge(&endpoint, Err(&failure));
+                    std::mem::forget(undecided);
                     return Err(failure);
                 };
                 (outgoing, freshness) = (again, Freshness::New);
@@ -160,7 +161,7 @@ pub(super) fn judge(endpoint: &Endpoint, sent: Result<&mut UpstreamResponse, &At
             | AttemptError::Client
             | AttemptError::TooLarge
             | AttemptError::TooSlow,
-        ) => {}
+        ) => health.undecided(),
     }
 }
 
@@ -218,20 +219,29 @@ fn to_http1(parts: &mut Parts, upload: &Upload) {
     }
 }
 
-// === impl Overdue ===
+// === impl Undecided ===
 
-impl<'e> Overdue<'e> {
-    /// `None` where a client's body may be what takes the time.
-    pub(super) fn watch(health: &'e EndpointHealth, outgoing: &Outgoing) -> Option<Self> {
-        let until = outgoing.answer_until?;
-        matches!(outgoing.upload, Upload::Empty).then_some(Self { health, until })
+impl<'e> Undecided<'e> {
+    /// Of a connection, which has a time-out of its own.
+    pub(super) fn connection(health: &'e EndpointHealth) -> Self {
+        Self { health, until: None }
+    }
+
+    pub(super) fn begin(health: &'e EndpointHealth, outgoing: &Outgoing) -> Self {
+        // A client's body may be what takes the time, and so may auth services, or the wait for a
+        // place.
+        let is_empty = matches!(outgoing.upload, Upload::Empty);
+        let time = outgoing.answer_time.filter(|time| is_empty && time.is_half_left());
+        Self { health, until: time.map(|time| time.until) }
     }
 }
 
-impl Drop for Overdue<'_> {
+impl Drop for Undecided<'_> {
     fn drop(&mut self) {
-        if Instant::now() >= self.until {
+        if self.until.is_some_and(|until| Instant::now() >= until) {
             self.health.failed(Failure::Timeout);
+        } else {
+            self.health.undecided();
         }
     }
 }

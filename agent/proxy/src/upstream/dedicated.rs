@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use portcullis_model::BackendName;
 
 use crate::core::ending::Ending;
+use crate::upstream::attempt::Undecided;
 use crate::upstream::balance::Asked;
 use crate::upstream::endpoint::{Channel, Dedicated};
 use crate::upstream::health::places::Full;
@@ -45,6 +46,8 @@ pub(crate) async fn connect(
         }
         let place = endpoint.health.as_ref().map(|health| health.backend.connection());
         let place = place.transpose().map_err(|Full| DialError::Full)?;
+        // The client may be gone before the outcome is known.
+        let _undecided = endpoint.health.as_deref().map(Undecided::connection);
         match endpoint.dedicated(&pools.counters, client, hops, passed, channel, place).await {
             Ok(connection) => return Ok(connection),
             Err(error) => {

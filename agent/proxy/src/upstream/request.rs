@@ -13,6 +13,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::request::Parts;
@@ -48,7 +49,15 @@ pub(crate) struct Outgoing {
     /// After which the rest of the body is of no use: it may go on for longer than the response.
     pub upload_until: Option<Instant>,
     /// The time that the rule gives the backend, if it is the rule that does.
-    pub answer_until: Option<Instant>,
+    pub answer_time: Option<AnswerTime>,
+}
+
+/// The time in which a backend has to answer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AnswerTime {
+    pub until: Instant,
+    /// The whole of it, of which something else may have had a part.
+    pub limit: Duration,
 }
 
 /// Empty uploads are a case of their own: a request without body can be sent again. The others are
@@ -72,7 +81,16 @@ pub(crate) struct Resend {
     read_ahead: usize,
     windows: Rc<Windows>,
     upload_until: Option<Instant>,
-    answer_until: Option<Instant>,
+    answer_time: Option<AnswerTime>,
+}
+
+// === impl AnswerTime ===
+
+impl AnswerTime {
+    /// An endpoint that is asked now is to blame if it does not answer.
+    pub(crate) fn is_half_left(self) -> bool {
+        self.until.saturating_duration_since(Instant::now()) >= self.limit / 2
+    }
 }
 
 // === impl Outgoing ===
@@ -101,7 +119,7 @@ impl Outgoing {
             read_ahead,
             windows: windows.clone(),
             upload_until: None,
-            answer_until: None,
+            answer_time: None,
         })
     }
 }
@@ -117,7 +135,7 @@ impl Resend {
 
     /// For any request.
     pub(crate) fn of_head(outgoing: &Outgoing) -> Self {
-        let Outgoing { parts, read_ahead, windows, upload_until, answer_until, .. } = outgoing;
+        let Outgoing { parts, read_ahead, windows, upload_until, answer_time, .. } = outgoing;
         let fields = parts.headers.iter().map(|(name, value)| (name.clone(), value.clone()));
         Self {
             method: parts.method.clone(),
@@ -126,7 +144,7 @@ impl Resend {
             read_ahead: *read_ahead,
             windows: windows.clone(),
             upload_until: *upload_until,
-            answer_until: *answer_until,
+            answer_time: *answer_time,
         }
     }
 
@@ -142,9 +160,9 @@ impl Resend {
         for (name, value) in &self.fields {
             parts.headers.append(name.clone(), value.clone());
         }
-        let Self { read_ahead, upload_until, answer_until, .. } = *self;
+        let Self { read_ahead, upload_until, answer_time, .. } = *self;
         let windows = self.windows.clone();
-        Box::new(Outgoing { parts, upload, read_ahead, windows, upload_until, answer_until })
+        Box::new(Outgoing { parts, upload, read_ahead, windows, upload_until, answer_time })
     }
 }
 

@@ -11,14 +11,14 @@ use http::StatusCode;
 use portcullis_model::{BackendName, Retry};
 use tokio::time::{Instant, sleep, timeout_at};
 
-use crate::upstream::attempt::{self, AttemptError, Overdue, UpstreamResponse};
+use crate::upstream::attempt::{self, AttemptError, Undecided, UpstreamResponse};
 use crate::upstream::balance::{Asked, Preference};
 use crate::upstream::discard::discard_rest;
 use crate::upstream::endpoint::{Downstream, Endpoint, Freshness, Processed, SendFailure};
 use crate::upstream::http2::Http2Error;
 use crate::upstream::pool::Pools;
 use crate::upstream::request::whole::WholeBody;
-use crate::upstream::request::{KeptBody, Outgoing, Resend, SharedFault, Upload};
+use crate::upstream::request::{AnswerTime, KeptBody, Outgoing, Resend, SharedFault, Upload};
 
 /// Bytes of a request's body that are kept so that it can be sent again.
 const KEPT_BODY: usize = 64 << 10;
@@ -71,22 +71,32 @@ pub(crate) async fn send(
         if let Some(health) = &endpoint.health
             && place.is_none()
         {
-            place = Some(attempt::enter(health).await?);
+            let entering = attempt::enter(health);
+            place = Some(match deadline {
+                None => entering.await?,
+                Some(deadline) => {
+                    timeout_at(deadline, entering).await.unwrap_or(Err(AttemptError::Timeout))?
+                }
+            });
         }
-        // A body is the client's to send, and takes its time.
-        let may_be_late = endpoint.health.is_some() && !matches!(outgoing.upload, Upload::Empty);
+        let time = deadline.zip(limit).map(|(until, limit)| AnswerTime { until, limit });
+        // A body is the client's to send, and takes its time, and so may the wait for a place.
+        let may_be_late =
+            !matches!(outgoing.upload, Upload::Empty) || time.is_some_and(|it| !it.is_half_left());
         // The whole may be over before an attempt is, which is dropped then.
-        let overdue = endpoint.health.as_ref().and_then(|health| Overdue::watch(health, &outgoing));
+        let undecided = endpoint.health.as_ref().map(|health| Undecided::begin(health, &outgoing));
         let sending = request.attempt(pools, &endpoint, downstream, outgoing);
         let mut attempted = match deadline {
             None => sending.await,
             Some(deadline) => timeout_at(deadline, sending).await.unwrap_or_else(|_| Err(Missed::timeout())),
         };
         // What became of this one is known.
-        std::mem::forget(overdue);
-        match &mut attempted {
-            Err(Missed { error: AttemptError::Timeout, .. }) if may_be_late => {}
-            attempted => attempt::judge(&endpoint, attempted.as_mut().map_err(|missed| &missed.error)),
+        std::mem::forget(undecided);
+        match (&mut attempted, &endpoint.health) {
+            (Err(Missed { error: AttemptError::Timeout, .. }), Some(health)) if may_be_late => {
+                health.undecided();
+            }
+            (attempted, _) => attempt::judge(&endpoint, attempted.as_mut().map_err(|missed| &missed.error)),
         }
         let is_worth_another = tried < retry.attempts() && request.is_worth_another(&attempted, &retry);
         let again = if is_worth_another { request.again() } else { None };

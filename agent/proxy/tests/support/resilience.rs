@@ -30,6 +30,9 @@ pub struct Endpoint {
     pub most_at_once: Arc<AtomicUsize>,
 }
 
+/// In place of a status: there is never an answer.
+pub const HANGS: u16 = 0;
+
 impl Endpoint {
     pub async fn start(status: u16) -> Self {
         Self::with_pause(status, Duration::ZERO).await
@@ -53,6 +56,9 @@ impl Endpoint {
                 requests.fetch_add(1, Ordering::SeqCst);
                 most.fetch_max(open.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
                 tokio::time::sleep(pause).await;
+                if status.load(Ordering::SeqCst) == HANGS {
+                    std::future::pending::<()>().await;
+                }
                 open.fetch_sub(1, Ordering::SeqCst);
                 *response.status_mut() = status.load(Ordering::SeqCst).try_into().unwrap();
                 response

@@ -17,6 +17,7 @@ use tokio_util::either::Either;
 use crate::core::head::KnownFields;
 use crate::upstream::endpoint::UpstreamError;
 use crate::upstream::endpoint::in_flight::InFlight;
+use crate::upstream::health::endpoint::EndpointHealth;
 use crate::upstream::health::places::RequestPlace;
 use crate::upstream::http1::{Http1Body, Http1Tunnel};
 use crate::upstream::http2::{Http2Body, Http2Error, Http2Tunnel, Stream};
@@ -30,16 +31,12 @@ pub(crate) struct ResponseBody {
     in_flight: InFlight,
     /// Within the limit of the backend, if it has one.
     place: Option<RequestPlace>,
-    judged: Judged,
+    /// Until the trailers come that say whether the endpoint has failed.
+    undecided: Option<UndecidedCall>,
 }
 
-/// The part of a response that says whether the endpoint has failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Judged {
-    ByHead,
-    /// Of a gRPC call, whose `grpc-status` is in the trailers.
-    ByTrailers,
-}
+/// A gRPC call whose `grpc-status` is in the trailers. Dropped before, it has seen nothing.
+struct UndecidedCall(Arc<EndpointHealth>);
 
 /// The backend's side of a tunnel: a connection, or a stream of one.
 pub(crate) struct BackendTunnel(Either<Http1Tunnel, Http2Tunnel>);
@@ -61,7 +58,7 @@ pub(super) enum Source {
 
 impl ResponseBody {
     pub(super) fn new(source: Source, in_flight: InFlight) -> Self {
-        Self { source, in_flight, place: None, judged: Judged::ByHead }
+        Self { source, in_flight, place: None, undecided: None }
     }
 
     pub(crate) fn endpoint(&self) -> SocketAddr {
@@ -97,7 +94,7 @@ impl ResponseBody {
 
     /// Has the endpoint's health follow from the trailers.
     pub(crate) fn judge_by_trailers(&mut self) {
-        self.judged = Judged::ByTrailers;
+        self.undecided = self.in_flight.endpoint().health.clone().map(UndecidedCall);
     }
 
     /// Bytes that the client has yet to be written count against what a backend of HTTP/2 may send.
@@ -117,13 +114,13 @@ impl ResponseBody {
             Source::Http1(body) => body.poll_frame(cx, most).map_err(UpstreamError::from),
             Source::Http2 { body, .. } => {
                 let polled = body.poll_frame(cx, most).map_err(|error| Http2Error::from(error).into());
-                if self.judged == Judged::ByTrailers
+                if self.undecided.is_some()
                     && let Poll::Ready(Some(Ok(frame))) = &polled
                     && let Some(trailers) = frame.trailers_ref()
-                    && let (Some(health), Some(status)) =
-                        (&self.in_flight.endpoint().health, trailers.get(GRPC_STATUS))
+                    && let Some(status) = trailers.get(GRPC_STATUS)
+                    && let Some(call) = self.undecided.take()
                 {
-                    health.called(status);
+                    call.0.called(status);
                 }
                 polled
             }
@@ -147,6 +144,12 @@ impl ResponseBody {
             Source::Http2 { body, place } => (Either::Right(Http2Tunnel::of(body)?), Some(place)),
         };
         Some((BackendTunnel(tunnel), TunnelPlace { _in_flight: in_flight, _place: place, _stream: stream }))
+    }
+}
+
+impl Drop for UndecidedCall {
+    fn drop(&mut self) {
+        self.0.undecided();
     }
 }
 

@@ -99,7 +99,7 @@ impl EndpointHealth {
     /// Answers of the server's side are failures, but for those that speak of the request.
     pub(crate) fn answered(&self, status: StatusCode) {
         match status {
-            StatusCode::NOT_IMPLEMENTED | StatusCode::HTTP_VERSION_NOT_SUPPORTED => {}
+            StatusCode::NOT_IMPLEMENTED | StatusCode::HTTP_VERSION_NOT_SUPPORTED => self.undecided(),
             status if status.is_server_error() => self.failed(Failure::Status(status)),
             _ => self.passed(),
         }
@@ -111,7 +111,7 @@ impl EndpointHealth {
     pub(crate) fn called(&self, status: &HeaderValue) {
         match std::str::from_utf8(status.as_bytes()).map(str::parse::<u8>) {
             Ok(Ok(code @ (2 | 13 | 14 | 15))) => self.failed(Failure::Call(code)),
-            Ok(Ok(1 | 4 | 12)) => {}
+            Ok(Ok(1 | 4 | 12)) => self.undecided(),
             _ => self.passed(),
         }
     }
@@ -124,6 +124,16 @@ impl EndpointHealth {
             self.ejected_until.store(0, Relaxed);
             self.begin_slowly();
             tracing::info!("endpoint {} of backend {} is back", self.address, self.backend.name);
+        }
+    }
+
+    /// The outcome says nothing of the endpoint, or there is none. If the request was to show
+    /// whether it is back, the next one does: else clients could keep it out.
+    pub(crate) fn undecided(&self) {
+        let until = self.ejected_until.load(Relaxed);
+        if until != 0 && self.is_tried.swap(false, Relaxed) {
+            // Unless it was pardoned, or ejected again, in between.
+            let _ = self.ejected_until.compare_exchange(until, now(), Relaxed, Relaxed);
         }
     }
 

@@ -116,7 +116,9 @@ impl Room {
 impl Drop for RequestPlace {
     fn drop(&mut self) {
         self.0.places.requests.give_back();
-        self.0.places.freed.notify_one();
+        // Where more come than have places, the first would get theirs just before their time is
+        // over, and none would be answered.
+        self.0.places.freed.notify_last();
     }
 }
 
