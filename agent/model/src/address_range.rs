@@ -25,6 +25,21 @@ impl AddressRange {
             && start(address, self.prefix) == start(&self.first, self.prefix)
     }
 
+    /// True for a range that is written by an IPv4-mapped address (RFC 4291 section 2.5.5.2), and
+    /// for one that has them all and little else. `::/64` and wider ones are about IPv6 addresses,
+    /// although they have the mapped ones, too.
+    pub fn is_of_mapped(&self) -> bool {
+        /// The zeros that mapped addresses begin with.
+        const ZEROS: u8 = 80;
+        let mapped = Ipv6Addr::new(0, 0, 0, 0, 0, 0xffff, 0, 0);
+        match self.first {
+            IpAddr::V4(_) => false,
+            IpAddr::V6(first) => {
+                first.to_ipv4_mapped().is_some() || self.prefix > ZEROS && self.contains(&mapped.into())
+            }
+        }
+    }
+
     /// True if all addresses of the other range are in this one.
     pub fn covers(&self, other: &Self) -> bool {
         self.prefix <= other.prefix && self.contains(&other.first)
@@ -92,6 +107,27 @@ fn start(address: &IpAddr, bits: u8) -> u128 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ranges_of_mapped_addresses_are_told_from_wide_ones() {
+        for mapped in [
+            "::ffff:10.0.0.1",
+            "::ffff:10.0.0.0/104",
+            "::ffff:0:0/96",
+            "::ffff:0:0/95",
+            "::ffff:0:0/64",
+            "::ffff:0:0/0",
+            "::fffe:0:0/95",
+            "::8000:0:0/81",
+        ] {
+            assert!(mapped.parse::<AddressRange>().unwrap().is_of_mapped(), "{mapped}");
+        }
+        for other in
+            ["::/0", "::/8", "::/64", "::/80", "::1", "::/96", "::fffe:0:0/96", "64:ff9b::/96", "0.0.0.0/0"]
+        {
+            assert!(!other.parse::<AddressRange>().unwrap().is_of_mapped(), "{other}");
+        }
+    }
 
     #[test]
     fn a_range_has_the_addresses_that_begin_like_it() {

@@ -2,7 +2,6 @@
 //! ListenerSet, or at one of them. What a policy cannot mean protects all the same: no client is
 //! let in. Nothing here knows which listeners there are.
 
-use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
@@ -290,12 +289,10 @@ pub(super) fn ranges(field: &str, texts: &[String]) -> Result<Vec<AddressRange>,
     }
     let range = |text: &String| {
         let range: AddressRange = text.parse().map_err(|syntax| format!("{field}: {text:?}: {syntax}"))?;
-        match range.bits() {
-            (IpAddr::V6(first), prefix) if first.to_ipv4_mapped().is_some() && prefix >= 96 => {
-                Err(format!("{field}: {text:?}: write an IPv4 address as such"))
-            }
-            _ => Ok(range),
+        if range.is_of_mapped() {
+            return Err(format!("{field}: {text:?}: write an IPv4 address as such"));
         }
+        Ok(range)
     };
     texts.iter().map(range).collect()
 }
@@ -345,6 +342,8 @@ mod tests {
             ),
             (json!({"allow": [], "deny": []}), "the policy's lists are empty, and it says nothing"),
             (json!({"deny": ["::ffff:0:0/96"]}), "write an IPv4 address as such"),
+            (json!({"deny": ["::ffff:0:0/95"]}), "deny: \"::ffff:0:0/95\": write an IPv4 address as such"),
+            (json!({"allow": ["::ffff:10.0.0.0/8"]}), "write an IPv4 address as such"),
             (json!({"deny": vec!["10.0.0.1"; 129]}), "deny has 129 entries, 128 is the most"),
             (json!({"proxyProtocol": {"from": []}}), "proxyProtocol.from is empty"),
             (json!({"proxyProtocol": {"from": ["10.0.0.1", "::/0"]}}), "::/0 is every address"),
