@@ -314,8 +314,17 @@ async fn tokens_are_read_where_the_provider_says() {
         format!("x-token: {good}\n"),
         format!("cookie: session={good}; session={others}\n"),
         format!("authorization: Bearer {good}\n"),
+        // A second one in a similar place.
+        format!("x-token: {others}\ncookie: SESSION=forged\n"),
+        format!("x-token: {others}\ncookie: \"session\"=forged\n"),
     ] {
         assert_eq!(world.send(Via::Http1, &get(&fields)).await.status, StatusCode::UNAUTHORIZED, "{fields}");
+    }
+    for via in Via::ALL {
+        let fields = format!("cookie: session={good}\nx_token: forged\nauthorization: JWT other\n");
+        let reply = world.send(via, &get(&fields)).await;
+        assert_eq!((reply.status, seen(&reply, "x_token")), (StatusCode::OK, vec![]));
+        assert_eq!(seen(&reply, "authorization"), ["JWT other"]);
     }
 }
 

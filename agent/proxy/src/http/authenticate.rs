@@ -50,6 +50,8 @@ pub(crate) struct Authenticator {
 /// The changes to a request that has the credentials, by the order in which they are made.
 #[derive(Default)]
 struct Changes<'a> {
+    /// Of fields that are not there, and others that read alike: those have not been checked.
+    absent: Vec<Change>,
     kept: Vec<Change>,
     removed: Vec<Change>,
     removed_cookies: Vec<&'a str>,
@@ -149,6 +151,11 @@ impl Authenticator {
                     tracing::debug!(provider = %provider.name, ?rejection, "a token is refused");
                     refused.push((&provider.source, rejection));
                 }
+            }
+        }
+        for (source, rejection) in &refused {
+            if let (CredentialSource::Header(name), Rejection::Missing) = (source, rejection) {
+                changes.absent.push(Change::Remove(name.clone()));
             }
         }
         refused.retain(|(source, rejection)| {
@@ -313,7 +320,8 @@ impl<'a> Changes<'a> {
     }
 
     fn ordered(self, wanted: &[&Authentication], fields: &HeaderMap) -> Vec<Change> {
-        let mut all = self.kept;
+        let mut all = self.absent;
+        all.extend(self.kept);
         all.extend(self.removed);
         if !self.removed_cookies.is_empty() {
             all.extend(credential::without_cookies(fields, &self.removed_cookies));

@@ -30,7 +30,7 @@ pub(crate) fn find<'f>(source: &CredentialSource, fields: &'f HeaderMap) -> Resu
             let alike = cookies(fields).filter(|cookie| is_cookie(cookie, name));
             let cookie = only(alike)?;
             let value = cookie.strip_prefix(name.as_bytes()).and_then(|rest| rest.strip_prefix(b"="));
-            value.map(<[u8]>::trim_ascii).ok_or(Rejection::Missing)
+            value.map(<[u8]>::trim_ascii).ok_or(Rejection::Invalid)
         }
     }
 }
@@ -40,14 +40,24 @@ fn only<'f>(mut values: impl Iterator<Item = &'f [u8]>) -> Result<&'f [u8], Reje
     if values.next().is_some() { Err(Rejection::Invalid) } else { Ok(value.trim_ascii()) }
 }
 
-/// The rest of `Authorization`, if it is of the scheme.
+/// The rest of `Authorization`, if it is of the scheme. Between them is a space: a backend may take
+/// other bytes for white space, or drop those in front.
 fn with_scheme<'f>(fields: &'f HeaderMap, scheme: &[u8]) -> Result<&'f [u8], Rejection> {
     let value = only(fields.get_all(AUTHORIZATION).iter().map(HeaderValue::as_bytes))?;
-    let (given, rest) = value.split_at_checked(scheme.len()).ok_or(Rejection::Missing)?;
-    if !given.eq_ignore_ascii_case(scheme) || rest.first() != Some(&b' ') {
-        return Err(Rejection::Missing);
+    let end = value.iter().position(|byte| !is_token(*byte)).unwrap_or(value.len());
+    let (given, rest) = value.split_at_checked(end).unwrap_or_default();
+    match rest.first() {
+        Some(_) if given.is_empty() => Err(Rejection::Invalid),
+        Some(b' ') if given.eq_ignore_ascii_case(scheme) => Ok(rest.trim_ascii()),
+        Some(_) if given.eq_ignore_ascii_case(scheme) => Err(Rejection::Invalid),
+        // Another scheme, or one without a credential.
+        Some(_) | None => Err(Rejection::Missing),
     }
-    Ok(rest.trim_ascii())
+}
+
+/// The characters of names (RFC 9110 section 5.6.2).
+fn is_token(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 
 fn cookies(fields: &HeaderMap) -> impl Iterator<Item = &[u8]> {
@@ -58,7 +68,10 @@ fn cookies(fields: &HeaderMap) -> impl Iterator<Item = &[u8]> {
 /// True of a cookie of that name, as the most careless of backends read it.
 fn is_cookie(cookie: &[u8], name: &str) -> bool {
     let own = cookie.split(|byte| *byte == b'=').next().unwrap_or_default();
-    own.trim_ascii().eq_ignore_ascii_case(name.as_bytes())
+    // Without quotes, and without what is white space in some character set.
+    let first = own.iter().position(|byte| is_token(*byte)).unwrap_or(own.len());
+    let end = own.iter().rposition(|byte| is_token(*byte)).map_or(first, |last| last + 1);
+    own.get(first..end).unwrap_or_default().eq_ignore_ascii_case(name.as_bytes())
 }
 
 /// The cookies but for those of these names.
@@ -93,5 +106,56 @@ impl Login {
 
     pub(crate) fn password(&self) -> &[u8] {
         self.bytes.get(self.user + 1..).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(source: &CredentialSource, field: &'static str, value: &[u8]) -> Result<Vec<u8>, Rejection> {
+        let mut fields = HeaderMap::new();
+        fields.insert(field, HeaderValue::from_bytes(value).unwrap());
+        find(source, &fields).map(<[u8]>::to_vec)
+    }
+
+    #[test]
+    fn what_a_backend_may_take_for_the_scheme_is_not_missing() {
+        for (value, expected) in [
+            (&b"Bearer a.b"[..], Ok(&b"a.b"[..])),
+            (b"bEARER   a.b ", Ok(b"a.b")),
+            (b"Bearer\ta.b", Err(Rejection::Invalid)),
+            (b"Bearer\xa0a.b", Err(Rejection::Invalid)),
+            (b"Bearer,a.b", Err(Rejection::Invalid)),
+            (b"Bearer\"a.b\"", Err(Rejection::Invalid)),
+            (b"\xa0Bearer a.b", Err(Rejection::Invalid)),
+            (b"\"Bearer a.b\"", Err(Rejection::Invalid)),
+            (b"Bearer", Err(Rejection::Missing)),
+            (b"", Err(Rejection::Missing)),
+            (b"Bearers a.b", Err(Rejection::Missing)),
+            (b"JWT a.b", Err(Rejection::Missing)),
+            (b"Basic YTpi", Err(Rejection::Missing)),
+        ] {
+            let expected = expected.map(<[u8]>::to_vec);
+            assert_eq!(found(&CredentialSource::Bearer, "authorization", value), expected, "{value:?}");
+        }
+    }
+
+    #[test]
+    fn a_cookie_of_a_similar_name_is_not_missing() {
+        let source = CredentialSource::Cookie("tok".into());
+        for (value, expected) in [
+            (&b"a=b; tok=x"[..], Ok(&b"x"[..])),
+            (b"a=b; TOK=x", Err(Rejection::Invalid)),
+            (b"\"tok\"=x", Err(Rejection::Invalid)),
+            (b"tok =x", Err(Rejection::Invalid)),
+            (b"\xa0tok=x", Err(Rejection::Invalid)),
+            (b"tok", Err(Rejection::Invalid)),
+            (b"tok=x; \"tok\"=y", Err(Rejection::Invalid)),
+            (b"token=x; a=tok", Err(Rejection::Missing)),
+        ] {
+            let expected = expected.map(<[u8]>::to_vec);
+            assert_eq!(found(&source, "cookie", value), expected, "{value:?}");
+        }
     }
 }
