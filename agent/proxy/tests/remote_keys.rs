@@ -235,12 +235,19 @@ async fn a_new_key_is_found_and_random_ones_are_not_looked_for() {
         assert_eq!(send(&world, via, &new.token()).await.status, 200);
     }
     assert_eq!(served.fetches(), 2);
-    assert_eq!(status(&world, &old.token()).await, 401);
     let begin = Instant::now();
+    // The set is not fetched again so soon: that these are no keys of the issuer, nothing tells.
+    let mut refused = 0;
     for number in 0..200 {
         let token = new.token_of("https://issuer.test", Some(&format!("random {number}")));
-        assert_eq!(status(&world, &token).await, 401);
+        let reply = send(&world, Via::Http1, &token).await;
+        match reply.status.as_u16() {
+            503 => assert!(reply.headers.contains_key("retry-after")),
+            401 => refused += 1,
+            other => panic!("{other}"),
+        }
     }
+    assert!(refused <= usize::from(begin.elapsed() > Duration::from_secs(9)));
     // One more at most, if this took as long as the pause between two.
     assert!(served.fetches() <= 2 + usize::from(begin.elapsed() > Duration::from_secs(9)));
     // A signature that is wrong, and a token without an id, are no reasons to ask.
@@ -249,6 +256,38 @@ async fn a_new_key_is_found_and_random_ones_are_not_looked_for() {
         assert_eq!(status(&world, &token).await, 401);
     }
     assert!(served.fetches() <= 2 + usize::from(begin.elapsed() > Duration::from_secs(9)));
+}
+
+#[tokio::test]
+async fn tokens_of_no_worth_have_no_good_one_refused() {
+    let (old, new) = (Key::new("old"), Key::new("new"));
+    let served = Served::new(&[&old]);
+    let issuer = served.backend().await;
+    let (world, _origin) = world(&set("issuer", LONG), Encryption::None, &[issuer.address]).await;
+    assert_eq!(status(&world, &old.token()).await, 200);
+    // The issuer was asked: it has no such key.
+    assert_eq!(status(&world, &Key::new("junk").token()).await, 401);
+    served.answer(200, document(&[&old, &new]));
+    let token = new.token();
+    eventually("the new key is known", async || match status(&world, &token).await {
+        200 => true,
+        503 => false,
+        other => panic!("{other}"),
+    })
+    .await;
+    assert_eq!(served.fetches(), 3);
+}
+
+#[tokio::test]
+async fn an_issuer_that_fails_refuses_no_key() {
+    let key = Key::new("one");
+    let served = Served::new(&[&key]);
+    let issuer = served.backend().await;
+    let (world, _origin) = world(&set("issuer", LONG), Encryption::None, &[issuer.address]).await;
+    assert_eq!(status(&world, &key.token()).await, 200);
+    served.answer(500, String::new());
+    assert_eq!(status(&world, &Key::new("new").token()).await, 503);
+    assert_eq!(status(&world, &key.token()).await, 200);
 }
 
 #[tokio::test]

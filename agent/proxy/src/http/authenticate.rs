@@ -181,7 +181,8 @@ impl Authenticator {
     }
 
     /// The same as [`Authenticator::claims`], by keys that are fetched: they are fetched anew if
-    /// the token names one that is not among them.
+    /// the token names one that is not among them. Where they cannot be now, it may be good: other
+    /// clients, with tokens of no worth, may have brought the last fetch about.
     async fn claims_by_remote(
         &self,
         issuer: &str,
@@ -195,11 +196,11 @@ impl Authenticator {
             None if jwt::names(issuer, token) => Err(Rejection::NoKeys),
             None => Err(Rejection::Issuer),
         };
-        let Err(rejection @ (Rejection::UnknownKey | Rejection::NoKeys)) = claims else { return claims };
+        let Err(Rejection::UnknownKey | Rejection::NoKeys) = claims else { return claims };
         // Boxed: few requests wait for keys, and every one would have room for it.
         match Box::pin(self.key_sets.renewed(set, known.as_deref())).await {
             Some(keys) => self.claims(issuer, &keys, token, tries),
-            None => Err(rejection),
+            None => Err(Rejection::NoKeys),
         }
     }
 

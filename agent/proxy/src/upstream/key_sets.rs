@@ -166,7 +166,7 @@ impl KnownKeys {
     }
 
     /// Other keys than those that are known, if the issuer has such; it may have to be asked, which
-    /// takes a while. `None` where that has been done a moment ago.
+    /// takes a while. `None` where that has been done a moment ago, or fails.
     pub(crate) async fn renewed(
         &self,
         set: &Arc<RemoteKeySet>,

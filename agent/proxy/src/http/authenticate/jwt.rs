@@ -32,7 +32,7 @@ pub(crate) enum Rejection {
     NotYet,
     Expired,
     Claim,
-    /// Those of its issuer could not be fetched: it may be good.
+    /// Those of its issuer, or the one that it names, could not be fetched: it may be good.
     NoKeys,
 }
 

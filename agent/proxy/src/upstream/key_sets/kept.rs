@@ -109,37 +109,36 @@ impl KeptSet {
             self.next = now + PAUSE;
         }
         self.fetching = Fetching::No;
-        let wait = match outcome {
+        let waiting = std::mem::take(&mut self.waiting);
+        match outcome {
             Ok(keys) => {
-                self.take(keys, now);
+                let keys = self.take(keys, now);
+                for waiting in waiting {
+                    let _ = waiting.send(keys.clone());
+                }
                 // Before its time is over, and not together with all other agents.
                 self.set.lifetime.mul_f64(0.8 + 0.15 * share)
             }
+            // Those who wait have seen the keys that there are: they get none.
             Err(why) => {
                 self.fail(&why, now);
                 let doublings = (self.failures_in_a_row - 1).min(8);
                 (FIRST_RETRY * (1 << doublings)).min(LAST_RETRY).mul_f64(1.0 + 0.2 * share)
             }
-        };
-        for waiting in self.waiting.drain(..) {
-            // Otherwise it is dropped, which is an answer, too.
-            if let Some(keys) = &self.keys {
-                let _ = waiting.send(keys.clone());
-            }
         }
-        wait
     }
 
-    fn take(&mut self, keys: KeySet, now: Instant) {
+    fn take(&mut self, keys: KeySet, now: Instant) -> Arc<KeySet> {
         if self.is_failing() {
             tracing::info!("key set {} is fetched again", self.set);
         }
         self.failures_in_a_row = 0;
         self.fetches += 1;
         self.fetched = Some(now);
-        // What was verified with the same keys stays verified.
-        if self.keys.as_deref() != Some(&keys) {
-            self.keys = Some(Arc::new(keys));
+        match &self.keys {
+            // What was verified with the same keys stays verified.
+            Some(same) if **same == keys => same.clone(),
+            Some(_) | None => self.keys.insert(Arc::new(keys)).clone(),
         }
     }
 
@@ -244,8 +243,11 @@ mod tests {
             let (asked, mut answered) = ask(&mut kept, now + later * SECOND);
             assert_eq!((asked, answered.try_recv().is_err()), (Asked::Nothing, true), "{later}");
         }
-        assert_eq!(ask(&mut kept, now + 11 * SECOND).0, Asked::Fetch);
+        let (asked, mut answered) = ask(&mut kept, now + 11 * SECOND);
+        assert_eq!(asked, Asked::Fetch);
+        // Of a fetch that fails they learn nothing.
         kept.end(Err("down".to_owned()), now + 12 * SECOND, 0.0);
+        assert!(answered.try_recv().is_err());
         assert_eq!(ask(&mut kept, now + 13 * SECOND).0, Asked::Nothing);
         // Fetches by time leave tokens theirs.
         kept.begin();
