@@ -48,7 +48,7 @@ pub(crate) fn header_name(name: &str) -> Result<HeaderName, Fault> {
     Ok(name)
 }
 
-/// Refuses fields of requests that backends believe, and that nobody but the agent is to write.
+/// Refuses fields of requests that backends believe, and that only the agent is to write.
 pub(crate) fn check_written(name: &HeaderName) -> Result<(), Fault> {
     match claim(name.as_str()) {
         Some(Claim::Identity) => Err(Fault::unsupported(format!(

@@ -1,6 +1,6 @@
 //! Names of fields that a client cannot be believed about: where a request comes from, by which
-//! way, under which id, and whose certificate the client has shown. The data plane drops or replaces
-//! them; what is written by users must not rely on them.
+//! way, under which id, and whose certificate the client has shown. The data plane drops or
+//! replaces them; what is written by users must not rely on them.
 
 const X_REAL_IP: &str = "x-real-ip";
 pub const X_REQUEST_ID: &str = "x-request-id";
@@ -49,7 +49,8 @@ pub fn claim(name: &str) -> Option<Claim> {
     Some(if is_disguised { Claim::Disguised } else { claim })
 }
 
-/// True for names in lower case that are the same, or read the same where header fields become variables.
+/// True for names in lower case that are the same, or read the same where header fields become
+/// variables.
 pub fn is_alike(one: &str, other: &str) -> bool {
     let plain = |byte| if byte == b'_' { b'-' } else { byte };
     one.len() == other.len() && one.bytes().map(plain).eq(other.bytes().map(plain))

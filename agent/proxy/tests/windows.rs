@@ -93,8 +93,8 @@ async fn clients_that_do_not_read_hold_up_no_others() {
         let reply = timeout(LIMIT, world.send(via, &format!("GET /?size={SIZE}"))).await;
         assert_eq!(reply.expect("others hold it up").body.len(), SIZE, "{via:?}");
     }
-    // Each core has one for all, and another if the hundred are given up before this is over, because
-    // they do not read.
+    // Each core has one for all, and another if the hundred are given up before this is over,
+    // because they do not read.
     assert!((2..=3).contains(&origin.connections()), "{}", origin.connections());
 }
 

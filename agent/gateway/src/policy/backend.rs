@@ -38,7 +38,7 @@ pub(crate) struct Terms {
     pub(crate) resilience: ResilienceTerms,
 }
 
-/// Whether endpoints are checked by HTTP, in the protocol that their Service is to have.
+/// The checks of endpoints that are requests of HTTP, in the protocol of their Service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HttpChecks {
     Some,

@@ -21,9 +21,9 @@ enum Writer {
     AuthService,
 }
 
-/// The place of a credential, and whether the backend is to find it there.
+/// A credential: where it is looked for, and if the backend is to find it there.
 #[derive(Clone, Copy)]
-struct Place<'p> {
+struct Credential<'p> {
     of: &'static str,
     at: Carrier<'p>,
     is_forwarded: bool,
@@ -53,7 +53,7 @@ pub(super) fn written(spec: &TrafficPolicySpec) -> Vec<Written<'_>> {
 
 /// The faults of places and fields that get in the way of each other.
 pub(super) fn faults(spec: &TrafficPolicySpec) -> Vec<String> {
-    let (places, written) = (places(spec), written(spec));
+    let (places, written) = (credentials(spec), written(spec));
     let mut faults = Vec::new();
     faults.extend(pairs(&places).find_map(|(one, other)| one.fault_beside(other)));
     faults.extend(pairs(&written).find_map(|(one, other)| one.fault_beside(other)));
@@ -73,18 +73,18 @@ pub(super) fn faults(spec: &TrafficPolicySpec) -> Vec<String> {
     faults
 }
 
-fn places(spec: &TrafficPolicySpec) -> Vec<Place<'_>> {
+fn credentials(spec: &TrafficPolicySpec) -> Vec<Credential<'_>> {
     let tokens = spec.jwt.iter().flat_map(|jwt| &jwt.providers).filter_map(|provider| {
         let from = provider.from.as_ref()?;
         let at = Carrier::of(from.header.as_deref(), from.cookie.as_deref())?;
-        Some(Place { of: "jwt", at, is_forwarded: provider.forward.unwrap_or(true) })
+        Some(Credential { of: "jwt", at, is_forwarded: provider.forward.unwrap_or(true) })
     });
     let keys = spec.api_keys.iter().filter_map(|keys| {
         let at = match &keys.from {
             None => Carrier::Header("x-api-key"),
             Some(from) => Carrier::of(from.header.as_deref(), from.cookie.as_deref())?,
         };
-        Some(Place { of: "apiKeys", at, is_forwarded: keys.forward.unwrap_or(false) })
+        Some(Credential { of: "apiKeys", at, is_forwarded: keys.forward.unwrap_or(false) })
     });
     tokens.chain(keys).collect()
 }
@@ -98,9 +98,9 @@ fn are_alike(one: &str, other: &str) -> bool {
     is_alike(&one.to_ascii_lowercase(), &other.to_ascii_lowercase())
 }
 
-// === impl Place ===
+// === impl Credential ===
 
-impl Place<'_> {
+impl Credential<'_> {
     fn fault_beside(&self, other: &Self) -> Option<String> {
         let is_of_one = self.of == other.of;
         let is_wrong = self.at.is_alike(other.at) && !(is_of_one && self.at.is_same(other.at));

@@ -1,6 +1,6 @@
 //! Encoders of content codings, fed and emptied by the response body. Each response that is being
-//! compressed has one of them in memory, and no more are made than there is memory for, nor than the
-//! share of the route's namespace is.
+//! compressed has one of them in memory, and no more are made than there is memory for, nor than
+//! the share of the route's namespace is.
 
 use std::cell::Cell;
 use std::io;

@@ -174,9 +174,9 @@ pub(crate) fn disbelieve(
     dropped.iter().fold(found, |found, field| found.without(*field))
 }
 
-/// Applies a header filter of a request. What it removes or sets goes in all spellings that read the
-/// same (see [`is_alike`]): a client could have its own field taken for the filter's. Known fields
-/// stay, framing among them: a client's own spellings of these are gone already.
+/// Applies a header filter of a request. What it removes or sets goes in all spellings that read
+/// the same (see [`is_alike`]): a client could have its own field taken for the filter's. Known
+/// fields stay, framing among them: a client's own spellings of these are gone already.
 pub(crate) fn edit_request(fields: &mut impl FieldsMut, change: &HeaderEdit) {
     let names = || change.remove.iter().chain(change.set.iter().map(|(name, _)| name));
     if names().next().is_some() {

@@ -57,8 +57,9 @@ pub(crate) enum AttemptError {
     TooSlow,
 }
 
-/// An attempt whose outcome is not known yet. Dropped after the time that the rule gives the backend,
-/// it has seen the endpoint fail, if that had at least half of that time; otherwise nothing.
+/// An attempt whose outcome is not known yet. Dropped after the time that the rule gives the
+/// backend, it has seen the endpoint fail, if that had at least half of that time; otherwise
+/// nothing.
 pub(super) struct Undecided<'e> {
     health: &'e EndpointHealth,
     until: Option<Instant>,

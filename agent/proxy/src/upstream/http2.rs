@@ -96,7 +96,7 @@ pub(crate) enum Http2Error {
     NoTunnels,
     #[error("the fields have {size} bytes, and it takes {most} (SETTINGS_MAX_HEADER_LIST_SIZE)")]
     TooLarge { size: usize, most: u32 },
-    /// What the backend may have ended the connection for, which was the request's own.
+    /// Of a request with large fields: the backend may have ended the connection for them.
     #[error("{0}; it may take no fields of such a size")]
     Large(h2::Error),
 }
@@ -158,7 +158,7 @@ impl Multiplexed {
         self.streams.get() == 0
     }
 
-    /// Waits for what the backend says in its first frame, which a new connection may be yet to get.
+    /// Waits for the backend's first frame, its settings, which a new connection may be yet to get.
     async fn settle(&self) {
         let Self { state, settings_timeout, .. } = self;
         let settling = async {

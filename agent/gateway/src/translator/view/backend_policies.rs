@@ -124,7 +124,7 @@ impl<'s> View<'s> {
         ways.ignored(&fields, &target.object.name)
     }
 
-    /// Whether endpoints of a Service, or of a port of it, are asked in the protocol of requests.
+    /// The checks by which endpoints of a Service, or of a port of it, are asked in its protocol.
     fn http_checks(self, service: &ObjectKey) -> HttpChecks {
         let policies = self.backend_policies.policies();
         let mut terms = policies.targets_at(service).filter_map(|target| policies.terms(target));

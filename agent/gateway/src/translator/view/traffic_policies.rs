@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use portcullis_api::{Kind, ObjectKey};
-use portcullis_model::{HostPattern, ObjectName, PolicyState, Protection};
+use portcullis_model::{ClientRules, HostPattern, ObjectName, PolicyState, Protection};
 
 use super::View;
 use crate::listener::{ListenerKey, ParentKey};
@@ -34,7 +34,7 @@ impl<'s> View<'s> {
         };
         let is_beyond = self.traffic.remote_key_sets().is_beyond(name);
         let policies = self.traffic.policies();
-        let has_clients = policies.get(name).is_some_and(|policy| policy.terms.protection.clients.is_some());
+        let clients = policies.get(name).and_then(|policy| policy.terms.protection.clients.as_ref());
         self.targeted_status(Kind::TrafficPolicy, name, policies, |target| {
             let is_route = target.object.kind.is_route();
             let streams = self.streams_of(target);
@@ -53,7 +53,7 @@ impl<'s> View<'s> {
             } else if target.section.is_some() {
                 Effect::Unfit(no_requests(target))
             } else {
-                let without = without_requests(&streams, has_clients);
+                let without = without_requests(&streams, clients);
                 match is_served {
                     true => Effect::Partly { places: enforced, without },
                     false => Effect::Nothing(Fault::not_programmed(
@@ -246,15 +246,12 @@ fn no_requests(target: &Target) -> Fault {
 }
 
 /// The part of a policy that listeners without requests do not have.
-fn without_requests(streams: &[String], has_clients: bool) -> String {
+fn without_requests(streams: &[String], clients: Option<&ClientRules>) -> String {
     const NAMED: usize = 8;
     let named = streams.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", ");
     let more = streams.len().saturating_sub(NAMED);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    let judged = match has_clients {
-        true => "judged by allow and deny alone",
-        false => "not judged",
-    };
+    let judged = if clients.is_some() { "judged by allow and deny alone" } else { "not judged" };
     format!("connections and datagrams are {judged}: listeners {named}{more}; see ListenerPolicy")
 }
 

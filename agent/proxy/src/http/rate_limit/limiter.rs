@@ -224,8 +224,9 @@ impl Room {
 // === impl Share ===
 
 impl Share {
-    /// What one of many agents took it pays back at their rate, not for longer than they are there:
-    /// one of a thousand would owe a thousand times as long as one alone can.
+    /// The time at which a bucket is full. One of many agents pays back at their rate, not for
+    /// longer than they are there: one of a thousand would owe a thousand times as long as one
+    /// alone can.
     fn full_at(&self, held: u64, now: u64) -> u64 {
         match held & TIME {
             owed if owed > now + self.most_owed + LATE => now + self.most_owed,
