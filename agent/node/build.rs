@@ -19,9 +19,11 @@ fn main() -> io::Result<()> {
 }
 
 /// Path at which xtask puts the object. Cargo reruns a script whose watched file does not exist on
-/// every build, so the directory is made and watched instead.
+/// every build, so the directory is made and watched instead. This script is another checkout's as
+/// well, where they share a target directory: which one it is for is known when it runs.
 fn well_known() -> io::Result<PathBuf> {
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/ebpf");
+    let package = env::var_os("CARGO_MANIFEST_DIR").unwrap_or_default();
+    let directory = Path::new(&package).join("../../target/ebpf");
     fs::create_dir_all(&directory)?;
     println!("cargo::rerun-if-changed={}", directory.display());
     Ok(directory.join("portcullis-ebpf.o"))
