@@ -272,11 +272,17 @@ pub(crate) fn is_large(head: &Parts) -> bool {
     head_size(head) > LARGE_HEAD
 }
 
-/// The size of a head's fields, but for those of its target (RFC 9113 section 6.5.2).
+/// The size of a head as HTTP/2 counts it (RFC 9113 section 6.5.2), with the fields that its target
+/// becomes, whether or not it is one of HTTP/2 yet.
 fn head_size(head: &Parts) -> usize {
-    let target = head.uri.path_and_query().map_or(0, |it| it.as_str().len());
-    let fields = head.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 32);
-    fields.sum::<usize>() + target
+    const FIELD: usize = 32;
+    const OF_TARGET: [&str; 4] = [":method", ":scheme", ":authority", ":path"];
+    let names = OF_TARGET.iter().map(|name| name.len() + FIELD).sum::<usize>();
+    let path = head.uri.path_and_query().map_or(0, |it| it.as_str().len());
+    let authority = head.uri.authority().map_or(0, |it| it.as_str().len());
+    let values = head.method.as_str().len() + "https".len() + authority + path;
+    let fields = head.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + FIELD);
+    fields.sum::<usize>() + names + values
 }
 
 // === impl Stalled ===
