@@ -263,6 +263,7 @@ impl Core {
         };
         let http_sessions = Rc::new(Sessions::new(pools.clone(), keys));
         let rate_limits = Rc::new(RateLimits::new(rate_limits));
+        tokio::task::spawn_local(or_abort(rate_limits.clone().sweep_forever()));
         let router = Router {
             listeners: listeners.clone(),
             counters: counters.clone(),
@@ -325,7 +326,6 @@ impl Core {
         }
         unserved.frontends.extend(self.udp.follow(&snapshot));
         self.snapshot.store(snapshot);
-        self.rate_limits.sweep();
         // Connections whose listener is gone have served their last request.
         let current = self.snapshot.load();
         self.clients.finish(|client| client.is_withdrawn(&current));

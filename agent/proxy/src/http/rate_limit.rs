@@ -10,7 +10,7 @@ use std::num::NonZeroU32;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use http::header::{HeaderName, RETRY_AFTER};
 use http::{HeaderMap, HeaderValue};
@@ -24,6 +24,8 @@ const BLOCKS: usize = 16_384;
 /// Of limits that no policy has any more, as many are kept, and as many blocks of theirs.
 const KEPT: usize = 1024;
 
+/// Time between looks for what no policy has any more.
+const SWEEP: Duration = Duration::from_secs(10);
 /// More agents than that take themselves for as many: times would not have room for more.
 const MOST_AGENTS: u32 = 10_000;
 
@@ -147,11 +149,15 @@ impl RateLimits {
         self.shared.agents.store(agents.map_or(1, NonZeroU32::get).min(MOST_AGENTS), Relaxed);
     }
 
-    /// Forgets the policies of configurations that are over.
-    pub(crate) fn sweep(&self) {
-        self.by_policy.borrow_mut().retain(|_, (policy, _)| policy.strong_count() > 0);
-        self.by_claim.borrow_mut().retain(|_, (limits, _)| limits.strong_count() > 0);
-        self.shared.sweep();
+    /// Forgets the policies of configurations that are over. They end some time after the next one
+    /// has come: other cores and requests still have them.
+    pub(crate) async fn sweep_forever(self: Rc<Self>) {
+        loop {
+            tokio::time::sleep(SWEEP).await;
+            self.by_policy.borrow_mut().retain(|_, (policy, _)| policy.strong_count() > 0);
+            self.by_claim.borrow_mut().retain(|_, (limits, _)| limits.strong_count() > 0);
+            self.shared.sweep();
+        }
     }
 
     /// Takes a request from each limit but those by claim, the narrowest level's first: what that
