@@ -18,7 +18,7 @@ use super::peers::{self, Build, Peer, config_directory};
 use super::report::machine;
 use super::sample::median;
 use super::site::{HTTP_PORT, HTTPS_PORT, ONE, Site, Size};
-use super::workload::Kind;
+use super::workload::Load;
 use super::{backend, document};
 
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -70,7 +70,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
     let bench = Bench { address: peer.address(), config, authority: Authority::new()? };
     bench.put("edited-tls.yaml", &tls_listener())?;
     let loads =
-        [Kind::Http1, Kind::Https].map(|kind| Background::start(kind, peer.address(), scratch.path()));
+        [Load::HTTP1, Load::HTTPS].map(|load| Background::start(load, peer.address(), scratch.path()));
     let times = bench.edit_all(args.edits)?;
     let probe = bench.probe_cost()?;
     let seen = loads.into_iter().map(|load| load?.finish()).collect::<Result<Vec<_>>>()?;

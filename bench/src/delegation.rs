@@ -13,7 +13,7 @@ use super::change::{Connection, put, visible};
 use super::load::{Background, Seen};
 use super::peers::{self, Build, Peer, config_directory};
 use super::site::{ONE, Site, Size};
-use super::workload::Kind;
+use super::workload::Load;
 use super::{backend, document, report};
 
 /// Namespaces of children; each has the same share of every parent's.
@@ -106,7 +106,7 @@ impl Families<'_> {
     }
 
     fn edit_under_load(&self, scratch: &Path) -> Result<(Vec<(Edit, Duration)>, Seen)> {
-        let load = Background::start(Kind::Http1, self.address, scratch)?;
+        let load = Background::start(Load::HTTP1, self.address, scratch)?;
         let mut connection = Connection::open(self.address)?;
         let mut times = Vec::new();
         for number in 1..=self.args.edits {

@@ -16,7 +16,7 @@ use super::sample::Sample;
 use super::site::{Site, Size};
 use super::workload::{WORKLOADS, Workload};
 
-/// The whole takes about six minutes; a third of that when quick.
+/// The whole takes about half an hour; a fifth of that when quick.
 #[derive(clap::Args)]
 pub(super) struct Args {
     /// Fewer and shorter rounds: for a look, not for a claim
@@ -29,7 +29,7 @@ pub(super) struct Args {
     #[arg(long)]
     seconds: Option<u64>,
     /// Whom to compare with
-    #[arg(long, value_delimiter = ',', num_args = 0.., default_value = "haproxy,nginx,envoy")]
+    #[arg(long, value_delimiter = ',', num_args = 0.., default_value = "haproxy,nginx,envoy,relay")]
     peers: Vec<String>,
     /// Another agent to compare with, for a change's cost
     #[arg(long, value_name = "FILE")]
@@ -117,6 +117,9 @@ fn measure_round(
     for turn in 0..proxies.len() {
         let at = (turn + round) % proxies.len();
         let proxy = &proxies[at];
+        if !proxy.peer.serves(&workload.load) {
+            continue;
+        }
         let sample = measure(workload, round, proxy, duration, scratch)
             .with_context(|| format!("{}, {}", proxy.peer.name(), workload.title))?;
         if round > 0 {
@@ -138,7 +141,7 @@ fn measure(
     let pid = proxy.running.pid();
     let before = cpu_time(pid)?;
     let run = Run {
-        kind: workload.kind,
+        load: workload.load,
         address: proxy.peer.address(),
         duration,
         routes: workload.site.routes(),

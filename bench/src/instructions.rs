@@ -27,6 +27,7 @@ use self::recorded::Recorded;
 use super::manifests::Manifests;
 use super::random::Random;
 use super::site::{HTTP_PORT, HTTPS_PORT, MANY, ONE, Site, Size, host_name, path};
+use super::workload::BROWSER;
 
 const VIP: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 93));
 const BACKEND: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(127, 0, 0, 94)), 9090);
@@ -68,21 +69,6 @@ enum Workload {
 
 const WORKLOADS: [Workload; 5] =
     [Workload::Http1, Workload::Http1TwelveHeaders, Workload::Https, Workload::Http2, Workload::Routes];
-
-/// With `Host` twelve, of the kind and length that browsers send.
-const BROWSER: [(&str, &str); 11] = [
-    ("User-Agent", "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"),
-    ("Accept", "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"),
-    ("Accept-Language", "en-GB,en;q=0.7,de;q=0.3"),
-    ("Accept-Encoding", "gzip, deflate, br, zstd"),
-    ("Referer", "https://one.example.com/catalogue/items?page=7"),
-    ("Cookie", "session=0f1e2d3c4b5a69788796a5b4c3d2e1f0; theme=dark; consent=1"),
-    ("Cache-Control", "max-age=0"),
-    ("Sec-Fetch-Dest", "document"),
-    ("Sec-Fetch-Mode", "navigate"),
-    ("Sec-Fetch-Site", "same-origin"),
-    ("X-Request-Id", "7f3c1a52-9f0e-4d1f-8a86-0b6a5e0c9d11"),
-];
 
 /// Instructions per request: one value for each pair of runs.
 struct Measured {

@@ -10,12 +10,12 @@ use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::process::LOAD_CPU;
-use super::site::{HTTP_PORT, HTTPS_PORT, MANY, ONE, host_name, path};
-use super::workload::Kind;
+use super::site::{HTTP_PORT, HTTPS_PORT, MANY, ONE, host_name, large, path};
+use super::workload::{Asked, BROWSER, Load, Protocol};
 
-const CONNECTIONS: &str = "64";
-const H2_CONNECTIONS: &str = "8";
 const H2_STREAMS: &str = "10";
+/// Bytes of a request's body.
+const POST: usize = 512;
 
 /// Addition to wrk's script: what is wrong with an answer. A response is parsed for it, which costs
 /// too much for measurements.
@@ -27,7 +27,7 @@ end
 
 /// One run against one address.
 pub(super) struct Run<'a> {
-    pub(super) kind: Kind,
+    pub(super) load: Load,
     pub(super) address: &'a str,
     pub(super) duration: Duration,
     /// Numbers of routes and certificates to choose from.
@@ -50,37 +50,36 @@ pub(super) struct Seen {
 
 impl Run<'_> {
     pub(super) fn make(&self) -> Result<Seen> {
-        match self.kind {
-            Kind::Http2 => self.h2load(),
+        match (self.load.protocol, self.load.rate) {
+            (Protocol::Http2, _) | (_, Some(_)) => self.h2load(),
             _ => self.wrk(),
         }
     }
 
     fn wrk(&self) -> Result<Seen> {
-        parse_wrk(&text(self.wrk_command()?.output())?)
+        parse_wrk(&text(self.wrk_command(&self.script())?.output())?)
     }
 
-    fn wrk_command(&self) -> Result<Command> {
-        let script = self.scratch.join(format!("{:?}.lua", self.kind));
-        fs::write(&script, self.script())?;
-        let (scheme, host, port) = match self.kind {
-            Kind::Http1 => ("http", ONE.to_owned(), HTTP_PORT),
-            Kind::Http1Routes => ("http", MANY.to_owned(), HTTP_PORT),
-            Kind::Https | Kind::Http2 | Kind::Handshakes => ("https", self.host(), HTTPS_PORT),
-        };
+    fn wrk_command(&self, script: &str) -> Result<Command> {
+        let Load { protocol, asked, connections, .. } = self.load;
+        let file = self.scratch.join(format!("{protocol:?}-{asked:?}.lua"));
+        fs::write(&file, script)?;
         let mut wrk = pinned("wrk");
-        wrk.args(["--threads", "1", "--connections", CONNECTIONS, "--timeout", "5s"]);
+        wrk.args(["--threads", "1", "--connections", &connections.to_string(), "--timeout", "5s"]);
         wrk.args(["--duration", &format!("{}s", self.duration.as_secs().max(1))]);
-        wrk.args(["--header", &format!("Host: {host}")]).arg("--script").arg(&script);
-        if self.kind == Kind::Handshakes {
+        wrk.args(["--header", &format!("Host: {}", self.host())]).arg("--script").arg(&file);
+        if asked == Asked::Browser {
+            let headers = BROWSER.iter().map(|(name, value)| format!("{name}: {value}"));
+            wrk.args(headers.flat_map(|header| ["--header".to_owned(), header]));
+        }
+        if protocol == Protocol::Handshakes {
             wrk.args(["--header", "Connection: close"]);
         }
-        wrk.arg(format!("{scheme}://{host}:{port}/"));
+        wrk.arg(self.url());
         Ok(wrk)
     }
 
-    /// Connects to the proxy whatever the name says, asks for random routes, and prints its result
-    /// for us.
+    /// Connects to the proxy whatever the name says, and prints its result for us.
     fn script(&self) -> String {
         let address = self.address;
         let mut script = format!(
@@ -89,27 +88,39 @@ impl Run<'_> {
              print(string.format('RESULT %d %d %d %d %d', summary.requests, summary.duration,\n    \
              e.connect + e.read + e.write + e.status + e.timeout, latency:percentile(50), latency:percentile(99)))\nend\n"
         );
-        if self.kind == Kind::Http1Routes {
-            let prefix = path(0).trim_end_matches('0').to_owned();
-            script += &format!(
-                "local requests = {{}}\nfunction init()\n  math.randomseed({})\n  \
-                 for i = 1, {} do requests[i] = wrk.format('GET', '{prefix}' .. (i - 1)) end\nend\n\
-                 function request() return requests[math.random(#requests)] end\n",
-                self.round + 1,
-                self.routes
-            );
+        match self.load.asked {
+            Asked::Root | Asked::Browser | Asked::Large(_) => {}
+            Asked::Post => script += &format!("wrk.method = 'POST'\nwrk.body = string.rep('x', {POST})\n"),
+            Asked::Routes => {
+                let prefix = path(0).trim_end_matches('0').to_owned();
+                script += &format!(
+                    "local requests = {{}}\nfunction init()\n  math.randomseed({})\n  \
+                     for i = 1, {} do requests[i] = wrk.format('GET', '{prefix}' .. (i - 1)) end\nend\n\
+                     function request() return requests[math.random(#requests)] end\n",
+                    self.round + 1,
+                    self.routes
+                );
+            }
         }
         script
     }
 
     fn h2load(&self) -> Result<Seen> {
+        let Load { protocol, connections, rate, .. } = self.load;
         let log = self.scratch.join("h2load.tsv");
-        let host = self.host();
         let mut h2load = pinned("h2load");
-        h2load.args(["--clients", H2_CONNECTIONS, "--max-concurrent-streams", H2_STREAMS, "--threads", "1"]);
+        h2load.args(["--clients", &connections.to_string(), "--threads", "1"]);
         h2load.args(["--duration", &self.duration.as_secs().max(1).to_string()]);
-        h2load.arg(format!("--connect-to={}:{HTTPS_PORT}", self.address));
-        h2load.arg(log_file(&log)).arg(format!("https://{host}:{HTTPS_PORT}/"));
+        if protocol == Protocol::Http2 {
+            h2load.args(["--max-concurrent-streams", H2_STREAMS]);
+        } else {
+            h2load.arg("--h1");
+        }
+        if let Some(rate) = rate {
+            h2load.arg(format!("--rps={}", rate / connections));
+        }
+        h2load.arg(format!("--connect-to={}:{}", self.address, self.port()));
+        h2load.arg(log_file(&log)).arg(self.url());
         if log.exists() {
             fs::remove_file(&log)?;
         }
@@ -117,9 +128,26 @@ impl Run<'_> {
         parse_log(&fs::read_to_string(&log).context("h2load wrote no log")?, self.duration)
     }
 
+    fn url(&self) -> String {
+        let scheme = if self.load.protocol == Protocol::Http1 { "http" } else { "https" };
+        let path = match self.load.asked {
+            Asked::Large(kib) => large(kib),
+            Asked::Root | Asked::Browser | Asked::Post | Asked::Routes => "/".to_owned(),
+        };
+        format!("{scheme}://{}:{}{path}", self.host(), self.port())
+    }
+
+    fn port(&self) -> u16 {
+        if self.load.protocol == Protocol::Http1 { HTTP_PORT } else { HTTPS_PORT }
+    }
+
     fn host(&self) -> String {
-        // A step that is no divisor: neighbours in a round are far apart in any table.
-        host_name((self.round * 379) % self.certificates.max(1))
+        match (self.load.protocol, self.load.asked) {
+            (Protocol::Http1, Asked::Routes) => MANY.to_owned(),
+            (Protocol::Http1, _) => ONE.to_owned(),
+            // A step that is no divisor: neighbours in a round are far apart in any table.
+            _ => host_name((self.round * 379) % self.certificates.max(1)),
+        }
     }
 }
 
@@ -127,12 +155,10 @@ impl Run<'_> {
 pub(super) struct Background(Child);
 
 impl Background {
-    pub(super) fn start(kind: Kind, address: &str, scratch: &Path) -> Result<Self> {
+    pub(super) fn start(load: Load, address: &str, scratch: &Path) -> Result<Self> {
         const LONG: Duration = Duration::from_secs(24 * 60 * 60);
-        let run = Run { kind, address, duration: LONG, routes: 1, certificates: 1, round: 0, scratch };
-        let wrk = run.wrk_command()?;
-        let script = scratch.join(format!("{kind:?}.lua"));
-        fs::write(&script, run.script() + TELL_ODD_ANSWERS)?;
+        let run = Run { load, address, duration: LONG, routes: 1, certificates: 1, round: 0, scratch };
+        let wrk = run.wrk_command(&(run.script() + TELL_ODD_ANSWERS))?;
         let child = polite(&wrk).stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
         Ok(Self(child.context("cannot run wrk: `cargo xtask setup --bench` installs it")?))
     }

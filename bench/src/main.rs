@@ -20,6 +20,7 @@ mod namespace;
 mod peers;
 mod process;
 mod random;
+mod relay;
 mod report;
 mod restart;
 mod sample;
@@ -50,6 +51,9 @@ enum Benchmark {
     Instructions(instructions::Args),
     /// HTTP against HAProxy, nginx and Envoy in the same run, interleaved
     Http(http::Args),
+    /// The floor that `http` compares with
+    #[command(hide = true)]
+    Relay(relay::Args),
     /// Connections and datagrams forwarded as they are, against HAProxy and nginx, interleaved
     L4(l4::Args),
     /// The proxy that `l4` compares with, which copies
@@ -84,6 +88,7 @@ fn main() -> Result<()> {
     match Cli::parse().benchmark {
         Benchmark::Instructions(args) => instructions::run(&args),
         Benchmark::Http(args) => http::run(&args),
+        Benchmark::Relay(args) => relay::run(&args),
         Benchmark::L4(args) => l4::run(&args),
         Benchmark::L4Copying(args) => l4::copy(&args),
         Benchmark::Forward(args) => forward::run(&args),

@@ -6,6 +6,7 @@ mod envoy;
 mod haproxy;
 mod nginx;
 mod portcullis;
+mod relay;
 
 use std::fs;
 use std::path::Path;
@@ -17,6 +18,7 @@ use portcullis_testbed::{Agent, until};
 
 use super::process::{PROXY_CPU, Process, has_ended};
 use super::site::{HTTP_PORT, ONE, Site};
+use super::workload::Load;
 
 pub(super) use haproxy::Haproxy;
 pub(super) use portcullis::{Build, Portcullis, config_directory};
@@ -34,6 +36,10 @@ pub(super) trait Peer {
     fn address(&self) -> &'static str;
 
     fn version(&self) -> Result<String>;
+
+    fn serves(&self, _: &Load) -> bool {
+        true
+    }
 
     /// Writes the site as its configuration.
     fn configure(&self, site: &Site, directory: &Path) -> Result<()>;
@@ -64,6 +70,7 @@ pub(super) fn all(agent: Portcullis, chosen: &[String]) -> Result<Vec<Box<dyn Pe
             "haproxy" => Box::new(Haproxy { connections: 4000 }),
             "nginx" => Box::new(nginx::Nginx),
             "envoy" => Box::new(envoy::Envoy::install()?),
+            "relay" => Box::new(relay::Relay),
             other => bail!("no peer is called {other:?}"),
         });
     }

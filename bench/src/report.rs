@@ -78,7 +78,7 @@ impl Report {
         let mut text = format!("{}\n{}\n", title_line(measured.title), self.occasion);
         text += "| | µs CPU/request | Portcullis ÷ it (95 %) | requests/s | p50 ms | p99 ms | RSS MB | failed |\n";
         text += "|---|---|---|---|---|---|---|---|\n";
-        for proxy in 0..self.names.len() {
+        for proxy in (0..self.names.len()).filter(|&proxy| !measured.samples[proxy].is_empty()) {
             text += &self.row(measured, proxy);
         }
         if measured.name == "routes" { text + &self.match_cost(measured) } else { text }
@@ -95,7 +95,7 @@ impl Report {
             format!("**{:.2}** ({:.2}–{:.2})", ratio.median, ratio.low, ratio.high)
         };
         format!(
-            "| {} | {:.1} | {compared} | {:.0} | {:.2} | {:.2} | {:.0} | {failed} |\n",
+            "| {} | {:.1} | {compared} | {:.0} | {:.3} | {:.3} | {:.0} | {failed} |\n",
             self.names[proxy],
             of(|sample| sample.cpu),
             of(|sample| sample.rate),

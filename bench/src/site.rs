@@ -102,3 +102,8 @@ pub(super) fn host_name(number: usize) -> String {
 pub(super) fn path(number: usize) -> String {
     format!("/r/{number}")
 }
+
+/// A path at which the backend has so many KiB.
+pub(super) fn large(kib: usize) -> String {
+    format!("/large/{kib}")
+}
