@@ -76,6 +76,7 @@ fn traffic(stats: Stats) -> Traffic {
         budgets: budgets.collect(),
         accepted: stats.accepted,
         accept_errors: stats.accept_errors,
+        cores: stats.cores,
         handshake_failures: failures.collect(),
         unrouted: stats.unrouted,
         own_answers: answers.collect(),

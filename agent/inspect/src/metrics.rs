@@ -18,7 +18,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
 
 use labels::{
-    AgentLabels, BudgetLabels, BudgetRefusalLabels, BytesLabels, EnforcementLabels, ErrorLabels,
+    AgentLabels, BudgetLabels, BudgetRefusalLabels, BytesLabels, CoreLabels, EnforcementLabels, ErrorLabels,
     ExceededLimitLabels, GatewayLabels, InterfaceLabels, ListenerLabels, ListenerReasonLabels,
     LocalityLabels, MechanismLabels, OutcomeLabels, ReasonLabels, RequestLabels, budget_labels,
     listener_labels, request_labels, with_reason,
@@ -65,6 +65,8 @@ pub struct Traffic {
     pub budgets: Vec<BudgetTraffic>,
     pub accepted: u64,
     pub accept_errors: u64,
+    /// Connections, tunnels and sessions of UDP that each core has now.
+    pub cores: Vec<usize>,
     /// By cause.
     pub handshake_failures: Vec<(&'static str, u64)>,
     /// Own answers because no listener or route took the request, or because it was refused at the
@@ -406,6 +408,12 @@ fn connections(registry: &mut Registry, traffic: &Traffic) {
         "Failures to accept a connection (out of file descriptors?)",
         traffic.accept_errors,
     );
+    let cores = Family::<CoreLabels, Gauge>::default();
+    for (core, open) in traffic.cores.iter().enumerate() {
+        cores.get_or_create(&CoreLabels { core: core as u64 }).set(*open as i64);
+    }
+    let help = "Connections of clients, tunnels and sessions of UDP open now, by the core that serves them";
+    registry.register("portcullis_core_connections", help, cores);
     let failures = Family::<ErrorLabels, Counter>::default();
     for (failure, count) in &traffic.handshake_failures {
         failures.get_or_create(&ErrorLabels { error_type: failure }).inc_by(*count);

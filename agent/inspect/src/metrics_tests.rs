@@ -58,6 +58,7 @@ fn everything() -> Metrics {
             handshake_failures: vec![("timeout", 5)],
             mirrored: vec![("behind", 8)],
             http1_by_library: 23,
+            cores: vec![24, 25],
             chosen: vec![("node", 7)],
             backends: vec![(
                 BackendName("app/web:80".into()),
@@ -130,6 +131,7 @@ fn everything_given_is_shown() {
         "portcullis_endpoint_ejections_total{backend=\"app/web:80\"} 3".to_owned(),
         "portcullis_endpoint_checks_total{backend=\"app/web:80\",outcome=\"failed\"} 4".to_owned(),
         "portcullis_endpoints_checked 2".to_owned(),
+        "portcullis_core_connections{core=\"1\"} 25".to_owned(),
         "portcullis_key_set_age_seconds{backend=\"auth/login:80\",path=\"/certs\"} 21".to_owned(),
         "portcullis_key_set_fetches_total{backend=\"auth/login:80\",path=\"/certs\",outcome=\"failed\"} 22"
             .to_owned(),

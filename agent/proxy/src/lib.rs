@@ -13,6 +13,7 @@
 //! | layer | |
 //! |---|---|
 //! | `proxy`, `thread` | the handle, and the thread of a core, which puts the parts together |
+//! | `spread` | which core serves a connection |
 //! | `http` | requests: edge policy, decision, forwarding, own answers |
 //! | `l4` | connections and datagrams forwarded as they are |
 //! | `client`, `upstream` | connections from clients and to backends; neither knows the other |
@@ -25,6 +26,7 @@ mod http;
 mod l4;
 mod log;
 mod proxy;
+mod spread;
 mod thread;
 mod upstream;
 

@@ -19,6 +19,7 @@ use crate::core::stats::Stats;
 use crate::core::task::or_abort;
 use crate::http::session::own_ring;
 use crate::log::access_log::LogWriter;
+use crate::spread::{CoreLink, CoreLinks, Spread};
 use crate::thread::{self, Command, Shared};
 use crate::upstream::health::SharedHealth;
 use crate::upstream::health::checks::Checks;
@@ -39,6 +40,7 @@ pub struct Proxy {
     checks: Checks,
     key_sets: KeySets,
     cores: Vec<mpsc::UnboundedSender<Command>>,
+    links: CoreLinks,
     ends: Mutex<Ends>,
 }
 
@@ -86,14 +88,17 @@ impl Proxy {
         let agent = AgentId::random();
         let settings = Arc::new(settings);
         let access_log = LogWriter::start(&settings.access_log).map_err(StartError::AccessLog)?;
-        let (mut cores, mut threads) = (Vec::new(), Vec::new());
-        for core in 0..settings.cores.max(1) {
-            let (sender, commands) = mpsc::unbounded_channel();
+        let (cores, receivers): (Vec<_>, Vec<_>) =
+            (0..settings.cores.max(1)).map(|_| mpsc::unbounded_channel()).unzip();
+        let links: CoreLinks = cores.iter().map(|commands| CoreLink::new(commands.downgrade())).collect();
+        let mut threads = Vec::new();
+        for (core, commands) in receivers.into_iter().enumerate() {
             let (settings, tls, shared) = (settings.clone(), tls.clone(), shared.clone());
-            let log = access_log.for_core();
-            let thread = start_thread(core, move || thread::run(settings, tls, agent, shared, log, commands));
+            let (log, links) = (access_log.for_core(), links.clone());
+            let thread = start_thread(core, move || {
+                thread::run(settings, tls, agent, shared, log, Spread::new(core, links), commands)
+            });
             threads.push(thread.map_err(|problem| StartError::Core { core, problem })?);
-            cores.push(sender);
         }
         let ends = Mutex::new(Ends { threads, access_log: Some(access_log) });
         Ok(Self {
@@ -104,6 +109,7 @@ impl Proxy {
             key_sets,
             health,
             cores,
+            links,
             ends,
         })
     }
@@ -179,7 +185,8 @@ impl Proxy {
         let (backends, checked_endpoints) = self.health.stats();
         let budgets = self.budgets.stats();
         let key_sets = self.key_sets.stats();
-        let mut sum = Stats { budgets, backends, checked_endpoints, key_sets, ..Stats::default() };
+        let cores = self.links.iter().map(CoreLink::open).collect();
+        let mut sum = Stats { budgets, backends, checked_endpoints, key_sets, cores, ..Stats::default() };
         for stats in self.command(Command::Stats).await {
             sum.add(stats);
         }

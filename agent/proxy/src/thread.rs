@@ -17,7 +17,6 @@ use rustix::net::SocketFlags;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
-use tokio_util::task::TaskTracker;
 
 use crate::client::accept::accept_forever;
 use crate::client::budget::SharedBudgets;
@@ -50,6 +49,7 @@ use crate::l4::forward::StreamForwarder;
 use crate::l4::streams::Streams;
 use crate::l4::udp::{Buffer, Context, SessionCount, UdpFrontends};
 use crate::log::access_log::AccessLog;
+use crate::spread::{Handed, Spread};
 use crate::upstream::health::SharedHealth;
 use crate::upstream::hops::Hops;
 use crate::upstream::key_sets::{KeySetsLink, KnownKeys};
@@ -58,6 +58,8 @@ use crate::upstream::pool::Pools;
 
 pub(crate) enum Command {
     Listen(Sockets, SyncSender<io::Result<()>>),
+    /// A connection that another core has accepted.
+    Serve(Handed),
     Apply(Arc<Snapshot>, oneshot::Sender<Unserved>),
     /// The keys that all agents have.
     UseKeys(Arc<KeyRing>, oneshot::Sender<()>),
@@ -95,8 +97,6 @@ struct Core {
     clients: Rc<Clients>,
     streams: Rc<Streams>,
     udp: Rc<UdpFrontends>,
-    /// The tasks of connections and tunnels.
-    tasks: TaskTracker,
     server: Rc<Server>,
     sessions: Rc<Sessions>,
     rate_limits: Rc<RateLimits>,
@@ -104,6 +104,7 @@ struct Core {
 
 /// The parts that every connection passes.
 struct Server {
+    spread: Spread,
     opener: Opener,
     clients: Rc<Clients>,
     service: Rc<Service>,
@@ -142,9 +143,10 @@ pub(crate) async fn run(
     agent: AgentId,
     shared: Shared,
     access_log: AccessLog,
+    spread: Spread,
     mut commands: mpsc::UnboundedReceiver<Command>,
 ) {
-    let core = Core::new(settings, tls, agent, shared, access_log);
+    let core = Core::new(settings, tls, agent, shared, access_log, spread);
     let mut acceptors = Acceptors::default();
     while let Some(command) = commands.recv().await {
         match command {
@@ -152,6 +154,7 @@ pub(crate) async fn run(
                 core.udp.inherit(std::mem::take(&mut sockets.datagrams));
                 let _ = done.send(acceptors.inherit(sockets));
             }
+            Command::Serve(handed) => core.server.take_over(handed),
             Command::Share(reply) => drop(reply.send(core.share(&acceptors))),
             Command::Stop(done) => {
                 acceptors = Acceptors::default();
@@ -168,6 +171,7 @@ pub(crate) async fn run(
             Command::Drain(done) => {
                 core.serve_waiting(&acceptors);
                 drop(acceptors);
+                core.serve_handed(&mut commands).await;
                 core.drain().await;
                 core.access_log.flush();
                 let _ = done.send(());
@@ -205,6 +209,7 @@ impl Core {
         agent: AgentId,
         shared: Shared,
         access_log: AccessLog,
+        spread: Spread,
     ) -> Self {
         let Shared {
             connections,
@@ -228,7 +233,7 @@ impl Core {
         let access_log = Rc::new(access_log);
         let connection_limits = Rc::new(ConnectionLimits::new(agent, connections));
         let listeners = Rc::new(Listeners::new(tls, budgets, open, keys.clone()));
-        let tasks = TaskTracker::new();
+        let tasks = spread.tasks().clone();
         let pools = Pools::new(settings.upstream.clone(), snapshot.clone(), counters.clone(), health);
         let pools = Rc::new(pools);
         let udp = Rc::new(UdpFrontends::new(Context {
@@ -245,13 +250,6 @@ impl Core {
             frontends: RefCell::default(),
         }));
         tokio::task::spawn_local(or_abort(pools.clone().sweep_forever()));
-        tokio::task::spawn_local(or_abort(tick_forever(
-            clients.clone(),
-            streams.clone(),
-            encoders.clone(),
-            udp.clone(),
-            access_log.clone(),
-        )));
         let turns = Rc::<HandshakeTurns>::default();
         tokio::task::spawn_local(or_abort(turns.clone().give_forever()));
         let opener = Opener {
@@ -294,10 +292,18 @@ impl Core {
             router,
             forwarder,
             authorizer,
-            encoders,
+            encoders: encoders.clone(),
             http1: settings.http1,
         });
-        let server = Rc::new(Server { opener, clients: clients.clone(), service, stream_forwarder });
+        let server = Server { spread, opener, clients: clients.clone(), service, stream_forwarder };
+        let server = Rc::new(server);
+        tokio::task::spawn_local(or_abort(tick_forever(
+            server.clone(),
+            streams.clone(),
+            encoders,
+            udp.clone(),
+            access_log.clone(),
+        )));
         Self {
             settings,
             snapshot,
@@ -308,7 +314,6 @@ impl Core {
             clients,
             streams,
             udp,
-            tasks,
             server,
             sessions: http_sessions,
             rate_limits,
@@ -349,11 +354,11 @@ impl Core {
 
     fn accept(&self, listener: TcpListener) -> Acceptor {
         let listener = Rc::new(listener);
-        let (server, tasks) = (self.server.clone(), self.tasks.clone());
+        let server = self.server.clone();
         let (accepted, counters) = (listener.clone(), self.counters.clone());
         let descriptors = self.settings.client_descriptors;
         let accepting = accept_forever(accepted, descriptors, counters, move |stream, peer| {
-            tasks.spawn_local(server.clone().serve(stream, peer));
+            server.take(stream, peer);
         });
         Acceptor { listener, task: tokio::task::spawn_local(or_abort(accepting)) }
     }
@@ -365,7 +370,17 @@ impl Core {
     fn serve_waiting(&self, acceptors: &Acceptors) {
         let outgoing = acceptors.outgoing.borrow();
         for acceptor in acceptors.steered.iter().chain(acceptors.bound.values().flatten()).chain(&*outgoing) {
-            acceptor.serve_waiting(&self.server, &self.tasks, &self.counters);
+            acceptor.serve_waiting(&self.server, &self.counters);
+        }
+    }
+
+    /// The connections that other cores have handed over. It takes no more; those cores keep them.
+    async fn serve_handed(&self, commands: &mut mpsc::UnboundedReceiver<Command>) {
+        commands.close();
+        while let Some(command) = commands.recv().await {
+            if let Command::Serve(handed) = command {
+                self.server.take_over(handed);
+            }
         }
     }
 
@@ -376,12 +391,12 @@ impl Core {
         }
         acceptors.outgoing.borrow_mut().extend(self.accept_all(listeners));
         let outgoing = Rc::downgrade(&acceptors.outgoing);
-        let (server, tasks, counters) = (self.server.clone(), self.tasks.clone(), self.counters.clone());
+        let (server, counters) = (self.server.clone(), self.counters.clone());
         tokio::task::spawn_local(or_abort(async move {
             tokio::time::sleep(OUTGOING).await;
             let Some(outgoing) = outgoing.upgrade() else { return };
             for acceptor in outgoing.take() {
-                acceptor.serve_waiting(&server, &tasks, &counters);
+                acceptor.serve_waiting(&server, &counters);
             }
         }));
     }
@@ -389,13 +404,11 @@ impl Core {
     async fn drain(&self) {
         self.clients.drain();
         self.udp.stop();
-        self.tasks.close();
-        let left = tokio::time::timeout(self.settings.drain, self.tasks.wait()).await;
+        let tasks = self.server.spread.tasks();
+        tasks.close();
+        let left = tokio::time::timeout(self.settings.drain, tasks.wait()).await;
         if left.is_err() {
-            tracing::warn!(
-                connections = self.tasks.len(),
-                "closing connections that outlived the drain time-out"
-            );
+            tracing::warn!(connections = tasks.len(), "closing connections that outlived the drain time-out");
             self.clients.abort_all().await;
             self.streams.abort_all().await;
         }
@@ -404,7 +417,7 @@ impl Core {
 
 /// Keeps the core's clock and sweeps its connections by it.
 async fn tick_forever(
-    clients: Rc<Clients>,
+    server: Rc<Server>,
     streams: Rc<Streams>,
     encoders: Rc<Encoders>,
     udp: Rc<UdpFrontends>,
@@ -413,16 +426,38 @@ async fn tick_forever(
     loop {
         clock::tick().await;
         let encoders = encoders.in_use();
-        let held = streams.sweep(clients.held() + encoders);
-        clients.sweep(held + encoders);
+        let held = streams.sweep(server.clients.held() + encoders);
+        server.clients.sweep(held + encoders);
         udp.sweep();
         access_log.flush();
+        server.spread.tell_busy();
     }
 }
 
 // === impl Server ===
 
 impl Server {
+    /// Serves a connection that the core has accepted, or has another one serve it.
+    fn take(self: &Rc<Self>, stream: TcpStream, peer: SocketAddr) {
+        match self.spread.hand_over(stream, peer) {
+            Ok(Some((stream, peer))) => self.begin(stream, peer),
+            Ok(None) => {}
+            Err(error) => tracing::warn!(%error, %peer, "a connection is lost on its way to another core"),
+        }
+    }
+
+    /// Serves one that another core has accepted.
+    fn take_over(self: &Rc<Self>, handed: Handed) {
+        match handed.taken() {
+            Ok((stream, peer, _place)) => self.begin(stream, peer),
+            Err(error) => tracing::warn!(%error, "a connection is lost on its way from another core"),
+        }
+    }
+
+    fn begin(self: &Rc<Self>, stream: TcpStream, peer: SocketAddr) {
+        self.spread.tasks().spawn_local(self.clone().serve(stream, peer));
+    }
+
     async fn serve(self: Rc<Self>, stream: TcpStream, peer: SocketAddr) {
         match self.opener.open(stream, peer).await {
             Some(Opened::Http(connection)) => {
@@ -513,10 +548,10 @@ fn accept_now(listener: &TcpListener) -> io::Result<(TcpStream, SocketAddr)> {
 
 impl Acceptor {
     /// Takes the connections that the kernel has made already: they would be reset.
-    fn serve_waiting(&self, server: &Rc<Server>, tasks: &TaskTracker, counters: &CoreCounters) {
+    fn serve_waiting(&self, server: &Rc<Server>, counters: &CoreCounters) {
         while let Ok((stream, peer)) = accept_now(&self.listener) {
             counters.accepted.increment();
-            tasks.spawn_local(server.clone().serve(stream, peer));
+            server.begin(stream, peer);
         }
     }
 }

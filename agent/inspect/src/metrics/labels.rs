@@ -9,6 +9,11 @@ pub(super) struct GatewayLabels {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct CoreLabels {
+    pub(super) core: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(super) struct LocalityLabels {
     pub(super) locality: &'static str,
 }

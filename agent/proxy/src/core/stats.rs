@@ -94,6 +94,8 @@ pub struct Stats {
     /// Connections that were accepted, whatever became of them.
     pub accepted: u64,
     pub accept_errors: u64,
+    /// Connections, tunnels and sessions of UDP that each core has now.
+    pub cores: Vec<usize>,
     pub handshake_failures: BTreeMap<HandshakeFailure, u64>,
     /// Answers of ours because no listener or route took the request, or because it was refused at
     /// the edge.
@@ -456,6 +458,7 @@ impl CoreCounters {
             key_sets: BTreeMap::new(),
             accepted: self.accepted.get(),
             accept_errors: self.accept_errors.get(),
+            cores: Vec::new(),
             handshake_failures: failures.into(),
             unrouted: unrouted.sum(),
             answers: answers.filter(|(_, count)| *count > 0).collect(),

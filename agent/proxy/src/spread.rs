@@ -1,0 +1,144 @@
+//! Which core serves a connection. The kernel chooses by a connection's addresses alone, so that a
+//! few meet at one core while another has none, or wait behind one that keeps its core busy. The
+//! core that accepts a connection hands it to one that clearly has less to do.
+
+use std::cell::Cell;
+use std::io;
+use std::net::{SocketAddr, TcpStream as StdTcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::time::{ClockId, clock_gettime};
+use tokio::net::TcpStream;
+use tokio::sync::mpsc::WeakUnboundedSender;
+use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
+
+use crate::thread::Command;
+
+/// So many connections are worth as much as a core's whole time.
+const BUSY: u32 = 16;
+/// The part of its connections that a core may have more than another one.
+const UNEVEN: u32 = 8;
+
+/// A core, as all of them see it.
+#[derive(Debug)]
+pub(crate) struct CoreLink {
+    /// Of its connections, tunnels and sessions.
+    tasks: TaskTracker,
+    /// The share of its time that it lately used, of [`BUSY`].
+    busy: AtomicU32,
+    /// Weak: the proxy's own are what keeps a core going.
+    commands: WeakUnboundedSender<Command>,
+}
+
+/// All cores, by number.
+pub(crate) type CoreLinks = Arc<[CoreLink]>;
+
+/// A connection on its way to another core, which has it already by the count of its tasks.
+pub(crate) struct Handed {
+    stream: StdTcpStream,
+    peer: SocketAddr,
+    place: TaskTrackerToken,
+}
+
+/// A core's view of the others.
+pub(crate) struct Spread {
+    own: usize,
+    cores: CoreLinks,
+    used: Cell<Used>,
+}
+
+/// The thread's time on its processor at some time.
+#[derive(Clone, Copy)]
+struct Used {
+    at: Instant,
+    time: Duration,
+}
+
+// === impl CoreLink ===
+
+impl CoreLink {
+    pub(crate) fn new(commands: WeakUnboundedSender<Command>) -> Self {
+        Self { tasks: TaskTracker::new(), busy: AtomicU32::new(0), commands }
+    }
+
+    /// Its connections, tunnels and sessions.
+    pub(crate) fn open(&self) -> usize {
+        self.tasks.len()
+    }
+
+    fn load(&self) -> u32 {
+        let open = u32::try_from(self.open()).unwrap_or(u32::MAX);
+        open.saturating_add(self.busy.load(Ordering::Relaxed))
+    }
+}
+
+// === impl Handed ===
+
+impl Handed {
+    /// On the core that has it now. The place is kept until the connection's own task has one.
+    pub(crate) fn taken(self) -> io::Result<(TcpStream, SocketAddr, TaskTrackerToken)> {
+        Ok((TcpStream::from_std(self.stream)?, self.peer, self.place))
+    }
+}
+
+// === impl Spread ===
+
+impl Spread {
+    /// Of the core that calls it.
+    pub(crate) fn new(own: usize, cores: CoreLinks) -> Self {
+        Self { own, cores, used: Cell::new(Used::now()) }
+    }
+
+    pub(crate) fn tasks(&self) -> &TaskTracker {
+        &self.cores[self.own].tasks
+    }
+
+    /// Hands a connection to a core that has clearly less to do; it comes back if there is none.
+    pub(crate) fn hand_over(
+        &self,
+        stream: TcpStream,
+        peer: SocketAddr,
+    ) -> io::Result<Option<(TcpStream, SocketAddr)>> {
+        let Some(core) = self.calmer() else { return Ok(Some((stream, peer))) };
+        let Some(commands) = core.commands.upgrade() else { return Ok(Some((stream, peer))) };
+        let handed = Handed { stream: stream.into_std()?, peer, place: core.tasks.token() };
+        match commands.send(Command::Serve(handed)) {
+            Ok(()) => Ok(None),
+            // It takes no more, as it drains.
+            Err(refused) => {
+                let Command::Serve(Handed { stream, peer, .. }) = refused.0 else { return Ok(None) };
+                Ok(Some((TcpStream::from_std(stream)?, peer)))
+            }
+        }
+    }
+
+    fn calmer(&self) -> Option<&CoreLink> {
+        let others = self.cores.iter().enumerate().filter(|(number, _)| *number != self.own);
+        let (core, least) = others.map(|(_, core)| (core, core.load())).min_by_key(|(_, load)| *load)?;
+        (self.cores[self.own].load() > least.saturating_add(least / UNEVEN)).then_some(core)
+    }
+
+    /// Tells the others how busy the core has been since the last time.
+    pub(crate) fn tell_busy(&self) {
+        let now = Used::now();
+        let before = self.used.replace(now);
+        let (used, passed) = (now.time.saturating_sub(before.time), now.at - before.at);
+        let share = used.as_secs_f64() / passed.as_secs_f64().max(f64::MIN_POSITIVE);
+        let busy = (share.min(1.0) * f64::from(BUSY)).round();
+        self.cores[self.own].busy.store(busy as u32, Ordering::Relaxed);
+    }
+}
+
+// === impl Used ===
+
+impl Used {
+    fn now() -> Self {
+        let time = clock_gettime(ClockId::ThreadCPUTime);
+        let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
+        let nanoseconds = u32::try_from(time.tv_nsec).unwrap_or_default();
+        Self { at: Instant::now(), time: Duration::new(seconds, nanoseconds) }
+    }
+}
