@@ -6,6 +6,7 @@ mod files;
 mod merge;
 mod pace;
 mod queue;
+mod schedule;
 pub(crate) mod times;
 mod write_log;
 mod writer;

@@ -1,6 +1,7 @@
 //! Planned and observed statuses, the newest of each object: the meeting place of the source (which
 //! observes), the applier (which plans) and the writer (which makes the one the other). It is keyed
-//! by object: a thousand changes of an object before it is its turn are one write.
+//! by object: a thousand changes of an object before it is its turn are one write. Namespaces take
+//! turns: however many objects of one tenant change, those of another do not wait for all of them.
 
 use std::collections::hash_map::RandomState;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,6 +19,7 @@ use tokio::time::Instant;
 
 use super::merge;
 use super::pace::Pace;
+use super::schedule::Schedule;
 use crate::kube::backoff::{jittered, sleep_until};
 use crate::kube::manifest::is_older;
 use crate::status::{StatusSink, Statuses};
@@ -40,7 +42,6 @@ pub struct StatusQueue {
     /// disk.
     current: watch::Sender<bool>,
     generated: watch::Sender<BTreeMap<ObjectName, DesiredObjects>>,
-    hasher: RandomState,
 }
 
 #[derive(Debug, Default)]
@@ -48,8 +49,10 @@ struct Work {
     observed: BTreeMap<ObjectKey, Observed>,
     /// JSON text: there may be tens of thousands, and few are ever looked at.
     planned: BTreeMap<ObjectKey, Box<str>>,
-    /// Objects that may need a write, and the time since when they are as they are.
-    dirty: BTreeMap<ObjectKey, Instant>,
+    /// Objects that may need a write.
+    dirty: BTreeMap<ObjectKey, Changed>,
+    /// Those of `dirty` that are not being written, by the time of their next write.
+    schedule: Schedule,
     /// Being written (`None`), or written so recently that the next write waits.
     resting: BTreeMap<ObjectKey, Option<Instant>>,
     paces: BTreeMap<ObjectKey, Pace>,
@@ -61,6 +64,15 @@ struct Work {
     unprovisioned_until: Option<Instant>,
     /// Hash of the plan and the observation when there was nothing (more) to do.
     settled: BTreeMap<ObjectKey, u64>,
+    hasher: RandomState,
+}
+
+/// The times at which an object changed since it was last taken to be written.
+#[derive(Clone, Copy, Debug)]
+struct Changed {
+    first: Instant,
+    /// It is as it is since then.
+    last: Instant,
 }
 
 /// The status of an object as it is.
@@ -92,7 +104,6 @@ impl StatusQueue {
             changed: Notify::new(),
             current: watch::Sender::new(false),
             generated: watch::Sender::default(),
-            hasher: RandomState::new(),
         })
     }
 
@@ -144,7 +155,8 @@ impl StatusQueue {
         work.unprovisioned_until = (!work.is_provisioned).then(|| Instant::now() + UNPROVISIONED);
         let ours =
             work.observed.iter().filter(|(_, observed)| observed.status.contains(&self.controller_name));
-        let all: BTreeSet<ObjectKey> = ours.map(|(key, _)| key).chain(work.planned.keys()).cloned().collect();
+        let all = ours.map(|(key, _)| key).chain(work.planned.keys()).chain(work.dirty.keys());
+        let all: BTreeSet<ObjectKey> = all.cloned().collect();
         for key in all {
             work.touch(key);
         }
@@ -154,7 +166,7 @@ impl StatusQueue {
     /// The next write, when there is one. Cancel-safe.
     pub(super) async fn next(&self) -> Job {
         loop {
-            let rested = match self.work().take(&self.hasher) {
+            let rested = match self.work().take() {
                 Ok(job) => return job,
                 Err(rested) => rested,
             };
@@ -173,17 +185,20 @@ impl StatusQueue {
     /// Takes note that the job, as it was seen and planned, needs no further write.
     pub(super) fn settle(&self, job: &Job) {
         let mut work = self.work();
-        let mark = mark(&self.hasher, Some(&job.observed), job.planned.as_deref());
+        let mark = work.mark(Some(&job.observed), job.planned.as_deref());
         work.settled.insert(job.key.clone(), mark);
         let until = work.pace(&job.key).settled();
         work.resting.insert(job.key.clone(), Some(until));
+        work.reschedule(&job.key);
         self.changed.notify_one();
     }
 
     /// The same after a write. Returns how often in a row others made it necessary.
     pub(super) fn wrote(&self, job: &Job) -> u32 {
-        let plan = self.hasher.hash_one(job.planned.as_deref());
-        let restored = self.work().pace(&job.key).reverts.written(plan);
+        let mut work = self.work();
+        let plan = work.hasher.hash_one(job.planned.as_deref());
+        let restored = work.pace(&job.key).reverts.written(plan);
+        drop(work);
         self.settle(job);
         restored
     }
@@ -191,6 +206,7 @@ impl StatusQueue {
     /// There was no such object any more when the job was done. It may have been made again since.
     pub(super) fn gone(&self, job: &Job) {
         let mut work = self.work();
+        work.resting.remove(&job.key);
         let again =
             work.observed.get(&job.key).is_some_and(|it| is_older(&job.observed.version, &it.version));
         if again {
@@ -198,7 +214,6 @@ impl StatusQueue {
         } else {
             work.forget(&job.key);
         }
-        work.resting.remove(&job.key);
         self.changed.notify_one();
     }
 
@@ -214,9 +229,9 @@ impl StatusQueue {
 
     fn postpone(&self, key: &ObjectKey, delay: impl FnOnce(&mut Pace) -> Duration) {
         let mut work = self.work();
-        work.touch(key.clone());
         let delay = jittered(delay(work.pace(key)));
         work.resting.insert(key.clone(), Some(Instant::now() + delay));
+        work.touch(key.clone());
         self.changed.notify_one();
     }
 
@@ -250,7 +265,17 @@ impl Work {
     /// anyway.
     fn touch(&mut self, key: ObjectKey) {
         if self.observed.contains_key(&key) {
-            self.dirty.insert(key, Instant::now());
+            let now = Instant::now();
+            self.dirty.entry(key.clone()).or_insert(Changed { first: now, last: now }).last = now;
+            self.reschedule(&key);
+        }
+    }
+
+    /// Must follow each change of what [`Self::due`] is made of.
+    fn reschedule(&mut self, key: &ObjectKey) {
+        match self.due(key) {
+            Some(due) => self.schedule.set(key, due),
+            None => self.schedule.remove(key),
         }
     }
 
@@ -267,17 +292,18 @@ impl Work {
         self.observed.remove(key);
         self.settled.remove(key);
         self.dirty.remove(key);
+        self.schedule.remove(key);
         self.paces.remove(key);
     }
 
-    /// The first object whose time has come; else when that of the next will have.
-    fn take(&mut self, hasher: &RandomState) -> Result<Job, Option<Instant>> {
+    /// The next object whose time has come; else when that of one will have.
+    fn take(&mut self) -> Result<Job, Option<Instant>> {
         loop {
-            let key = self.first_due(hasher)?;
+            let key = self.schedule.take(Instant::now())?;
             self.dirty.remove(&key);
             self.resting.remove(&key);
             let as_it_is =
-                mark(hasher, self.observed.get(&key), self.planned.get(&key).map(|planned| &**planned));
+                self.mark(self.observed.get(&key), self.planned.get(&key).map(|planned| &**planned));
             if self.settled.get(&key) == Some(&as_it_is) {
                 continue;
             }
@@ -288,34 +314,37 @@ impl Work {
         }
     }
 
-    fn first_due(&self, hasher: &RandomState) -> Result<ObjectKey, Option<Instant>> {
-        let (now, mut next) = (Instant::now(), None);
-        for (key, since) in &self.dirty {
-            match self.due(key, since, hasher) {
-                Some(due) if due <= now => return Ok(key.clone()),
-                due => next = [next, due].into_iter().flatten().min(),
-            }
-        }
-        Err(next)
-    }
-
-    /// `None`: not before the write in flight is over.
-    fn due(&self, key: &ObjectKey, since: &Instant, hasher: &RandomState) -> Option<Instant> {
+    /// The time to write an object. `None`: it needs no write, or is being written.
+    fn due(&self, key: &ObjectKey) -> Option<Instant> {
+        let changed = self.dirty.get(key)?;
         let pace = self.paces.get(key);
         let due = match self.resting.get(key) {
-            Some(resting) => resting.map(|until| pace.map_or(until, |pace| pace.due(until, *since)))?,
-            None => *since,
+            Some(resting) => resting.map(|until| pace.map_or(until, |pace| pace.due(until, changed.last)))?,
+            // An object that changes once more while it waits stays where it is among the others.
+            None => changed.first,
         };
-        let plan = || hasher.hash_one(self.planned.get(key).map(|planned| &**planned));
+        let plan = || self.hasher.hash_one(self.planned.get(key).map(|planned| &**planned));
         let not_before = pace.and_then(|pace| pace.reverts.not_before(plan));
         let unprovisioned = self.unprovisioned_until.filter(|_| key.kind.role() == Role::Parent);
         [Some(due), not_before, unprovisioned].into_iter().flatten().max()
     }
 
+    /// Gateways and ListenerSets wait no more.
+    fn provisioned(&mut self) {
+        self.is_provisioned = true;
+        if self.unprovisioned_until.take().is_some() {
+            let parents = self.dirty.keys().filter(|key| key.kind.role() == Role::Parent);
+            let parents: Vec<_> = parents.cloned().collect();
+            parents.iter().for_each(|key| self.reschedule(key));
+        }
+    }
+
     fn pace(&mut self, key: &ObjectKey) -> &mut Pace {
         if self.paces.len() > self.sweep_at {
             self.paces.retain(|_, pace| !pace.is_over());
-            self.resting.retain(|_, until| until.is_none_or(|until| until > Instant::now()));
+            let (paces, now) = (&self.paces, Instant::now());
+            // A pace that is kept begins where a rest ended.
+            self.resting.retain(|key, until| until.is_none_or(|it| it > now) || paces.contains_key(key));
             self.sweep_at = MANY.max(2 * self.paces.len());
         }
         self.paces.entry(key.clone()).or_default()
@@ -333,10 +362,10 @@ impl Work {
             becomes_notable,
         })
     }
-}
 
-fn mark(hasher: &RandomState, observed: Option<&Observed>, planned: Option<&str>) -> u64 {
-    hasher.hash_one((observed.map(|observed| &observed.status), planned))
+    fn mark(&self, observed: Option<&Observed>, planned: Option<&str>) -> u64 {
+        self.hasher.hash_one((observed.map(|observed| &observed.status), planned))
+    }
 }
 
 // === impl Observed ===
@@ -394,9 +423,7 @@ impl StatusSink for Arc<StatusQueue> {
     }
 
     fn provisioned(&mut self) {
-        let mut work = self.work();
-        work.is_provisioned = true;
-        work.unprovisioned_until = None;
+        self.work().provisioned();
         self.changed.notify_one();
     }
 

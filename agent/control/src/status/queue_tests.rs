@@ -2,6 +2,9 @@ use super::super::pace::FIRST_REST;
 use super::*;
 use portcullis_api::Kind;
 use portcullis_gateway::Status;
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::select;
 use serde_json::json;
 
 fn key(name: &str) -> ObjectKey {
@@ -183,4 +186,175 @@ async fn a_gateway_is_not_called_programmed_before_it_is_known_what_it_could_not
     let began = Instant::now();
     assert_eq!(queue.next().await.key, gateway);
     assert!(began.elapsed() >= UNPROVISIONED, "the wait ends");
+}
+
+fn route(namespace: &str, name: &str) -> ObjectKey {
+    ObjectKey::new(Kind::HttpRoute, ObjectName::new(namespace, name))
+}
+
+fn class() -> ObjectKey {
+    ObjectKey::new(Kind::GatewayClass, ObjectName::new("", "class"))
+}
+
+/// Something else is planned for each of them.
+fn change(queue: &StatusQueue, keys: &[ObjectKey], round: usize) {
+    let mut work = queue.work();
+    keys.iter().for_each(|key| work.plan(key, Some(round.to_string().into())));
+}
+
+fn exist(queue: &StatusQueue, keys: &[ObjectKey]) {
+    keys.iter().for_each(|key| queue.observe(key, observed("1", &json!({}))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tenant_who_changes_many_objects_all_the_time_delays_others_by_one_write() {
+    let queue = StatusQueue::new("c");
+    let many: Vec<_> = (0..10_000).map(|number| route("m", &number.to_string())).collect();
+    let others = [class(), route("a", "r"), route("z", "r")];
+    exist(&queue, &many);
+    exist(&queue, &others);
+    for round in 0..3 {
+        change(&queue, &many, round);
+        for _ in 0..8 {
+            let job = next(&queue).await.unwrap();
+            assert_eq!(&*job.key.name.namespace, "m");
+            change(&queue, &[job.key.clone()], 100 + round);
+            queue.wrote(&job);
+        }
+        change(&queue, &others, round);
+        let mut written = BTreeSet::new();
+        for _ in 0..=others.len() {
+            let job = next(&queue).await.unwrap();
+            queue.wrote(&job);
+            written.insert(job.key);
+        }
+        assert!(others.iter().all(|key| written.contains(key)), "{written:?}");
+        tokio::time::advance(Duration::from_secs(4)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_object_that_changes_once_more_does_not_lose_its_turn() {
+    let queue = StatusQueue::new("c");
+    for name in ["c", "a", "b"] {
+        exist(&queue, &[key(name)]);
+        plan(&queue, name, Some(status("A")));
+        tokio::time::advance(Duration::from_millis(1)).await;
+    }
+    plan(&queue, "c", Some(status("B")));
+    for name in ["c", "a", "b"] {
+        assert_eq!(next(&queue).await.unwrap().key, key(name));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn objects_that_never_hold_still_are_written_in_turns_with_those_of_their_namespace() {
+    let queue = StatusQueue::new("c");
+    let many: Vec<_> = (0..100).map(|number| key(&format!("a{number}"))).collect();
+    exist(&queue, &many);
+    exist(&queue, &[key("z")]);
+    change(&queue, &many, 0);
+    for round in 1.. {
+        tokio::time::advance(Duration::from_millis(10)).await;
+        change(&queue, &many, round);
+        if round == 1 {
+            change(&queue, &[key("z")], round);
+        }
+        let job = next(&queue).await.unwrap();
+        if job.key == key("z") {
+            break;
+        }
+        queue.wrote(&job);
+        assert!(round <= many.len(), "one write of each of the others");
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Observe(ObjectKey, &'static str),
+    Plan(ObjectKey, Option<&'static str>),
+    Forget(ObjectKey),
+    Take,
+    /// Of the jobs taken and not yet finished, that one.
+    Finish(usize, Outcome),
+    Review,
+    Retract,
+    Provision,
+    Pass(Duration),
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Outcome {
+    Wrote,
+    Settled,
+    Gone,
+    Unanswered,
+    Refused,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let gateway = ObjectKey::new(Kind::Gateway, ObjectName::new("a", "gateway"));
+    let object = select(vec![class(), gateway, route("a", "r"), route("b", "r")]);
+    let planned = select(vec![None, Some("1"), Some("2")]);
+    let outcome =
+        select(vec![Outcome::Wrote, Outcome::Settled, Outcome::Gone, Outcome::Unanswered, Outcome::Refused]);
+    let passed = select(vec![1, 30, 250, 2_000, 31_000]).prop_map(Duration::from_millis);
+    let step = prop_oneof![
+        4 => (object.clone(), select(vec!["", "c"])).prop_map(|(key, status)| Step::Observe(key, status)),
+        4 => (object.clone(), planned).prop_map(|(key, planned)| Step::Plan(key, planned)),
+        1 => object.prop_map(Step::Forget),
+        6 => Just(Step::Take),
+        6 => (0..4usize, outcome).prop_map(|(job, outcome)| Step::Finish(job, outcome)),
+        1 => Just(Step::Review),
+        1 => Just(Step::Retract),
+        1 => Just(Step::Provision),
+        6 => passed.prop_map(Step::Pass),
+    ];
+    vec(step, 0..100)
+}
+
+async fn apply(queue: &Arc<StatusQueue>, step: Step, number: usize, jobs: &mut Vec<Job>) {
+    match step {
+        Step::Observe(key, status) => queue.observe(&key, observed(&number.to_string(), &json!(status))),
+        Step::Plan(key, planned) => queue.work().plan(&key, planned.map(Into::into)),
+        Step::Forget(key) => queue.forget(&key),
+        Step::Take => jobs.extend(queue.work().take()),
+        Step::Finish(job, outcome) if job < jobs.len() => {
+            let job = jobs.remove(job);
+            match outcome {
+                Outcome::Wrote => _ = queue.wrote(&job),
+                Outcome::Settled => queue.settle(&job),
+                Outcome::Gone => queue.gone(&job),
+                Outcome::Unanswered => queue.unanswered(&job.key),
+                Outcome::Refused => queue.refused_write(&job.key),
+            }
+        }
+        Step::Finish(..) => {}
+        Step::Review => queue.review(),
+        Step::Retract => queue.retract(),
+        Step::Provision => queue.clone().provisioned(),
+        Step::Pass(passed) => tokio::time::advance(passed).await,
+    }
+}
+
+proptest! {
+    /// What is in the schedule is what a look at all objects would find.
+    #[test]
+    fn the_schedule_follows_what_it_is_made_of(steps in steps()) {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_time().start_paused(true).build().unwrap();
+        let queue = StatusQueue::new("c");
+        runtime.block_on(async {
+            let mut jobs = Vec::new();
+            for (number, step) in steps.into_iter().enumerate() {
+                apply(&queue, step, number, &mut jobs).await;
+                let (work, now) = (queue.work(), Instant::now());
+                // The order of those whose time has come may be of before a pace was over.
+                let times = work.schedule.times().iter().map(|(key, due)| (key, now.max(*due)));
+                let due = work.dirty.keys().filter_map(|key| Some((key, now.max(work.due(key)?))));
+                prop_assert!(times.eq(due));
+            }
+            Ok(())
+        })?;
+    }
 }
