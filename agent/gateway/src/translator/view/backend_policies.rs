@@ -29,6 +29,11 @@ struct Ways {
 // === impl Ways ===
 
 impl Ways {
+    /// True if, of connections and datagrams, datagrams alone lead there.
+    fn are_datagrams(&self) -> bool {
+        self.streams.iter().eq(["UDPRoutes"])
+    }
+
     /// `None` without such fields.
     fn ignored(self, fields: &[&str], service: &ObjectName) -> Option<String> {
         let Self { streams, requests, asking } = self;
@@ -104,12 +109,17 @@ impl<'s> View<'s> {
     /// The fields without effect on the ports of a target that speak UDP.
     fn without_udp(self, declared: &Declared<Terms>, target: &Target) -> Option<String> {
         let fields = declared.terms.without_udp();
-        let ports = self.objects.services.get(&target.object.name)?.spec.as_ref()?.ports.as_ref()?;
-        let is_meant = |name: Option<&str>| target.section.as_deref().is_none_or(|it| Some(it) == name);
-        let udp = ports.iter().filter(|port| port.protocol.as_deref() == Some(L4Protocol::Udp.as_str()));
-        let port = udp.filter(|port| is_meant(port.name.as_deref())).map(|port| port.port).next()?;
+        let port = self.udp_port(target)?;
         let message = format!("{} on UDP port {port} of Service {}", fields.join(", "), target.object.name);
         (!fields.is_empty()).then_some(message)
+    }
+
+    /// The first port of a target that speaks UDP.
+    fn udp_port(self, target: &Target) -> Option<i32> {
+        let ports = self.objects.services.get(&target.object.name)?.spec.as_ref()?.ports.as_ref()?;
+        let is_meant = |name: Option<&str>| target.section.as_deref().is_none_or(|it| Some(it) == name);
+        let mut udp = ports.iter().filter(|port| port.protocol.as_deref() == Some(L4Protocol::Udp.as_str()));
+        udp.find(|port| is_meant(port.name.as_deref())).map(|port| port.port)
     }
 
     /// The fields without effect on a Service that requests alone lead to, or none: they are about
@@ -117,7 +127,15 @@ impl<'s> View<'s> {
     fn without_other_ways(self, terms: &Terms, target: &Target) -> Option<String> {
         let ways = self.ways_to(&target.object.name);
         let fields = match (ways.streams.is_empty(), ways.requests.is_empty() && ways.asking.is_empty()) {
-            (false, true) => terms.of_requests(self.http_checks(&target.object)),
+            (false, true) => {
+                let mut fields = terms.of_requests(self.http_checks(&target.object));
+                if ways.are_datagrams() && self.udp_port(target).is_some() {
+                    // What the status names as a whole, of the port, it does not name in parts.
+                    let whole = terms.without_udp();
+                    fields.retain(|field| field.split('.').next().is_none_or(|it| !whole.contains(&it)));
+                }
+                fields
+            }
             (true, false) => terms.of_connections(),
             (false, false) | (true, true) => return None,
         };
