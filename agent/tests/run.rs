@@ -142,25 +142,99 @@ fn a_port_is_given_up_to_another_process_that_shares_it() {
 fn a_backend_with_a_tls_policy_gets_nothing_in_plaintext() {
     let private = TcpListener::bind("127.0.0.1:0").unwrap();
     private.set_nonblocking(true).unwrap();
-    let policy = r#"
+    let policy = |validation: &str| {
+        format!(
+            r#"
 apiVersion: gateway.networking.k8s.io/v1
 kind: BackendTLSPolicy
-metadata: {name: private, namespace: shop}
+metadata: {{name: private, namespace: shop}}
 spec:
-  targetRefs: [{group: "", kind: Service, name: private}]
-  validation: {hostname: private.example, caCertificateRefs: [{group: "", kind: ConfigMap, name: gone}]}
-"#;
-    let agent = Agent::start(&[
+  targetRefs: [{{group: "", kind: Service, name: private}}]
+  validation: {{hostname: private.example{validation}}}
+"#
+        )
+    };
+    for (policy, reason) in [
+        (policy(", caCertificateRefs: [{group: '', kind: ConfigMap, name: gone}]"), "NoValidCACertificate"),
+        // A rule of the CRD refuses it.
+        (policy(""), "Invalid"),
+    ] {
+        let agent = Agent::start(&[
+            ("gateway.yaml", GATEWAY),
+            ("services.yaml", &service("private", private.local_addr().unwrap().port())),
+            ("route.yaml", &route("private")),
+            ("policy.yaml", &policy),
+        ]);
+        assert_eq!(agent.http("any.example", "/").map(|answer| answer.status), Some(500));
+        assert_eq!(private.accept().unwrap_err().kind(), ErrorKind::WouldBlock, "a connection came");
+        eventually("the policy's status says so", || {
+            agent.command(&["status", "BackendTLSPolicy"]).contains(&format!("Accepted=False/{reason}"))
+        });
+    }
+}
+
+/// An API server would refuse the write, and keep the version before. Here an agent that starts may
+/// never have seen one; what is broken must not be open then.
+#[test]
+fn a_policy_that_the_schema_refuses_closes_its_targets() {
+    let policy = |kind: &str, spec: &str| {
+        format!(
+            r"
+apiVersion: portcullis.dev/v1alpha1
+kind: {kind}
+metadata: {{name: p, namespace: infra}}
+spec:
+  targetRefs: [{{group: gateway.networking.k8s.io, kind: Gateway, name: web}}]
+  {spec}
+"
+        )
+    };
+    let services = service("blue", backend("blue"));
+    let mut agent = Agent::start(&[
         ("gateway.yaml", GATEWAY),
-        ("services.yaml", &service("private", private.local_addr().unwrap().port())),
-        ("route.yaml", &route("private")),
-        ("policy.yaml", policy),
+        ("services.yaml", &services),
+        ("route.yaml", &route("blue")),
     ]);
-    assert_eq!(agent.http("any.example", "/").map(|answer| answer.status), Some(500));
-    assert_eq!(private.accept().unwrap_err().kind(), ErrorKind::WouldBlock, "a connection came");
-    eventually("the policy's status says so", || {
-        agent.command(&["status", "BackendTLSPolicy"]).contains("Accepted=False/NoValidCACertificate")
-    });
+    let fault = "ERROR CONF/p.yaml:2: KIND infra/p: spec.deny: Invalid value";
+    let fault = fault.replace("CONF", &agent.dir.path().join("conf").display().to_string());
+    // Without an answer no client is let in.
+    for (kind, good, while_good, closed) in [
+        ("TrafficPolicy", "deny: [127.0.0.0/8]", Some(403), Some(500)),
+        ("ListenerPolicy", "deny: [192.0.2.0/24]", Some(200), None),
+    ] {
+        let fault = fault.replace("KIND", kind);
+        let status = |agent: &Agent| agent.http("any.example", "/").map(|answer| answer.status);
+        assert_eq!(status(&agent), Some(200), "{kind}");
+        agent.edit("p.yaml", &policy(kind, "deny: 127.0.0.0/8"));
+        eventually("its targets are closed", || status(&agent) == closed);
+        eventually("the log says so", || agent.log().contains(&fault));
+
+        agent.edit("p.yaml", &policy(kind, good));
+        eventually("it holds", || status(&agent) == while_good);
+        agent.edit("p.yaml", &policy(kind, "deny: 127.0.0.0/8"));
+        eventually("it is refused", || agent.log().contains("; its last good version stays in force"));
+        assert_eq!(status(&agent), while_good);
+
+        agent.restart();
+        assert_eq!(status(&agent), closed, "{kind}");
+        let log = agent.log();
+        let line = log.lines().find(|line| line.contains(&fault)).unwrap();
+        assert!(line.ends_with("; its targets are closed until that is right"), "{line}");
+        eventually("its status says so", || {
+            agent.command(&["status", kind, "-o", "yaml"]).contains("spec.deny: Invalid value")
+        });
+        let problems = agent.admin("/problems").unwrap().body;
+        assert!(problems.contains(&format!("{kind} infra/p: spec.deny: Invalid value")), "{problems}");
+
+        agent.edit("p.yaml", "");
+        eventually("it is gone", || status(&agent) == Some(200));
+    }
+    // Nothing tells what this was about, or even that it was a policy.
+    agent.edit("p.yaml", "kind: TrafficPolicy\nspec: [\n");
+    agent.restart();
+    let log = agent.log();
+    let line = log.lines().find(|line| line.contains("p.yaml")).unwrap();
+    assert!(line.contains(" ERROR ") && line.ends_with("; this document is left out"), "{line}");
 }
 
 #[test]

@@ -5,6 +5,7 @@ use portcullis_model::ObjectName;
 use serde_json::{Map, Value};
 
 use crate::built_in;
+use crate::closed_policy::{closed_policy, is_protecting};
 use crate::name::{is_label, is_label_value, is_qualified_name};
 use crate::objects::{EXPERIMENTAL_GROUP, OWN_GROUP};
 use crate::schema::{QUOTE_WORDS, Review, Schema, Schemas, Violation};
@@ -32,6 +33,9 @@ pub struct Refusal {
     /// `HTTPRoute shop/web`, or what else there is to name it by.
     pub object: String,
     pub reasons: Vec<String>,
+    /// Of a policy that protects, what closes its targets in its place; `None` if it is not known
+    /// what it is about.
+    pub closed: Option<Object>,
 }
 
 /// The kind and name that a manifest says it has.
@@ -55,9 +59,11 @@ pub fn admit(mut manifest: Value) -> Admission {
         Err(Unidentified::NotUsed(kind)) => return Admission::Ignored(kind),
         Err(Unidentified::Refused(refusal)) => return Admission::Refused(refusal),
     };
-    let refused = |reasons| {
-        let object = identity.key.to_string();
-        Admission::Refused(Refusal { key: Some(identity.key.clone()), object, reasons })
+    let written = is_protecting(identity.kind).then(|| manifest.clone());
+    let refused = |reasons: Vec<String>| {
+        let key = identity.key.clone();
+        let closed = written.as_ref().and_then(|written| closed_policy(&key, written, &reasons));
+        Admission::Refused(Refusal { object: key.to_string(), key: Some(key), reasons, closed })
     };
     let schema = match schema_for(&identity) {
         Ok(schema) => schema,
@@ -188,7 +194,9 @@ fn complete_metadata(kind: Kind, metadata: &mut Map<String, Value>) -> Result<Ob
     };
     let key = ObjectKey::new(kind, ObjectName::new(namespace, name.as_str()));
     match name_problem(kind, &key) {
-        Some(reason) => Err(Refusal { object: key.to_string(), key: Some(key), reasons: vec![reason] }),
+        Some(reason) => {
+            Err(Refusal { object: key.to_string(), key: Some(key), reasons: vec![reason], closed: None })
+        }
         None => Ok(key),
     }
 }
@@ -223,7 +231,8 @@ fn schema_for(identity: &Identity) -> Result<Option<&'static Schema>, String> {
         Some(schema) => Ok(Some(schema)),
         None if read_anyway => Ok(definition.versions.values().next()),
         None => Err(format!(
-            "apiVersion: {GATEWAY_GROUP}/{} is not served: use {}",
+            "apiVersion: {}/{} is not served: use {}",
+            identity.group,
             identity.version,
             definition.served()
         )),
@@ -244,7 +253,7 @@ fn in_plain_words(message: &str, key: &ObjectKey) -> String {
 }
 
 fn anonymous(object: &str, reason: &str) -> Refusal {
-    Refusal { key: None, object: object.to_owned(), reasons: vec![reason.to_owned()] }
+    Refusal { key: None, object: object.to_owned(), reasons: vec![reason.to_owned()], closed: None }
 }
 
 fn text(manifest: &Value, field: &str) -> Option<String> {

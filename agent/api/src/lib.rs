@@ -4,6 +4,7 @@
 
 pub mod admission;
 mod built_in;
+mod closed_policy;
 mod definition;
 mod name;
 mod node;

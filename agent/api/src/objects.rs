@@ -353,6 +353,16 @@ impl Object {
         Ok(Some(object.folded()))
     }
 
+    /// The schema's reasons against a policy of which nothing but the targets is left.
+    pub fn refused(&self) -> Option<&str> {
+        match self {
+            Self::TrafficPolicy(policy) => policy.spec.refused.as_deref(),
+            Self::ListenerPolicy(policy) => policy.spec.refused.as_deref(),
+            Self::BackendTlsPolicy(policy) => policy.spec.refused.as_deref(),
+            _ => None,
+        }
+    }
+
     /// `stringData` is write-only sugar: the API server folds it into `data`.
     fn folded(self) -> Self {
         match self {

@@ -404,11 +404,14 @@ async fn changed<T: Clone>(observed: &mut Option<watch::Receiver<T>>) -> T {
     std::future::pending().await
 }
 
-/// Each problem once, and once more when it is gone.
+/// Each problem once, and once more when it is gone. Errors are about what lacks an effect.
 fn log_difference(before: &[InputProblem], now: &[InputProblem]) {
     let Difference { new, solved } = Difference::between(before, now);
     for problem in new {
-        tracing::warn!("{problem}");
+        match problem.effect.is_loss() {
+            true => tracing::error!("{problem}"),
+            false => tracing::warn!("{problem}"),
+        }
     }
     for problem in solved {
         let place = problem.object.as_deref().unwrap_or("the file");

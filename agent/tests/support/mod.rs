@@ -43,9 +43,7 @@ impl Agent {
     /// With more options.
     pub(crate) fn start_with(options: &[&str], manifests: &[(&str, &str)]) -> Self {
         let agent = Self::launch(options, manifests);
-        eventually("the agent is ready", || {
-            agent.admin("/readyz").is_some_and(|answer| answer.status == 200)
-        });
+        agent.until_ready();
         agent
     }
 
@@ -60,22 +58,20 @@ impl Agent {
         for (name, text) in manifests {
             write(&dir.path().join("conf").join(name), &text.replace("ADDRESS", &address.to_string()));
         }
-        let log = fs::File::create(dir.path().join("log")).unwrap();
-        let out = fs::File::create(dir.path().join("out")).unwrap();
-        let child = Command::new(env!("CARGO_BIN_EXE_portcullis"))
-            .args(["run", "--datapath", "userspace", "--cores", "2", "--drain-timeout", "10", "--config-dir"])
-            .arg(dir.path().join("conf"))
-            .arg("--admin-socket")
-            .arg(dir.path().join("admin.sock"))
-            .arg("--pin-dir")
-            .arg(dir.path().join("pins"))
-            .arg("--beside-others")
-            .args(options)
-            .stderr(log)
-            .stdout(out)
-            .spawn()
-            .unwrap();
+        let child = run(dir.path(), options);
         Self { dir, address, child }
+    }
+
+    /// Ends the agent and starts another one, with a log of its own, on the same manifests.
+    pub(crate) fn restart(&mut self) {
+        self.signal("TERM");
+        self.wait();
+        self.child = run(self.dir.path(), &[]);
+        self.until_ready();
+    }
+
+    fn until_ready(&self) {
+        eventually("the agent is ready", || self.admin("/readyz").is_some_and(|answer| answer.status == 200));
     }
 
     /// Replaces a manifest as editors do.
@@ -162,6 +158,25 @@ impl Drop for Agent {
             eprintln!("--- the agent's log\n{}", self.log());
         }
     }
+}
+
+/// The agent as a process, with what it needs in the directory.
+fn run(dir: &Path, options: &[&str]) -> Child {
+    let log = fs::File::create(dir.join("log")).unwrap();
+    let out = fs::File::create(dir.join("out")).unwrap();
+    Command::new(env!("CARGO_BIN_EXE_portcullis"))
+        .args(["run", "--datapath", "userspace", "--cores", "2", "--drain-timeout", "10", "--config-dir"])
+        .arg(dir.join("conf"))
+        .arg("--admin-socket")
+        .arg(dir.join("admin.sock"))
+        .arg("--pin-dir")
+        .arg(dir.join("pins"))
+        .arg("--beside-others")
+        .args(options)
+        .stderr(log)
+        .stdout(out)
+        .spawn()
+        .unwrap()
 }
 
 /// A backend that answers every request with its name; `/slow` after a second; `/head` with what it

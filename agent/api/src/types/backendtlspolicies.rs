@@ -26,4 +26,8 @@ pub struct BackendTlsPolicySpec {
     #[serde(rename = "targetRefs")]
     pub target_refs: Vec<PolicyTargetReference>,
     pub validation: BackendTlsValidation,
+    /// The schema's reasons against the manifest, of which nothing but the targets is left. They are
+    /// closed; no manifest says so.
+    #[serde(skip)]
+    pub refused: Option<String>,
 }

@@ -29,6 +29,10 @@ pub struct ListenerPolicySpec {
     pub proxy_protocol: Option<ListenerPolicyProxyProtocol>,
     #[serde(rename = "targetRefs")]
     pub target_refs: Vec<PolicyTargetReference>,
+    /// The schema's reasons against the manifest, of which nothing but the targets is left. They are
+    /// closed; no manifest says so.
+    #[serde(skip)]
+    pub refused: Option<String>,
 }
 
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]

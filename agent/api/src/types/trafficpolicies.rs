@@ -42,6 +42,10 @@ pub struct TrafficPolicySpec {
     pub target_refs: Vec<PolicyTargetReference>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeouts: Option<HttpRouteTimeouts>,
+    /// The schema's reasons against the manifest, of which nothing but the targets is left. They are
+    /// closed; no manifest says so.
+    #[serde(skip)]
+    pub refused: Option<String>,
 }
 
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]

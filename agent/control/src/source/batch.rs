@@ -33,7 +33,8 @@ pub struct Manifest {
     pub line: usize,
     /// As written, without anything but `apiVersion`, `kind` and `metadata`.
     pub head: Value,
-    /// `None`: refused, or of a kind that is not used.
+    /// Of a refused policy that protects, what closes its targets. `None`: refused, or of a kind
+    /// that is not used.
     pub object: Option<Object>,
 }
 
@@ -116,11 +117,15 @@ impl Batch {
                 Some(object)
             }
             Admission::Refused(refusal) => {
+                let effect = match &refusal.closed {
+                    Some(closed) if !self.positions.contains_key(&closed.key()) => Effect::Closed,
+                    _ => Effect::NotServed,
+                };
                 for reason in refusal.reasons {
                     let object = Some(refusal.object.clone());
-                    self.problem(file, Some(line), object, reason, Effect::NotServed);
+                    self.problem(file, Some(line), object, reason, effect);
                 }
-                None
+                refusal.closed
             }
             Admission::Ignored(kind) => {
                 self.ignored.insert(kind);

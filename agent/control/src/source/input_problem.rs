@@ -20,6 +20,8 @@ pub enum Effect {
     Unreadable { kept: usize },
     /// The object is refused; an earlier version of it stays in force.
     LastGoodKept,
+    /// The policy is refused, and there is no earlier version: what it is about is closed.
+    Closed,
     /// The object is refused and there is no earlier version.
     NotServed,
     /// Another definition of the object takes precedence.
@@ -45,12 +47,24 @@ impl fmt::Display for InputProblem {
     }
 }
 
+impl Effect {
+    /// True if neither what the input says holds, nor what it said before.
+    pub(crate) fn is_loss(self) -> bool {
+        match self {
+            Self::Unreadable { kept } => kept == 0,
+            Self::Closed | Self::NotServed => true,
+            Self::LastGoodKept | Self::Shadowed | Self::Warning => false,
+        }
+    }
+}
+
 impl fmt::Display for Effect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unreadable { kept: 0 } => f.write_str("; nothing of it is served"),
             Self::Unreadable { kept } => write!(f, "; its last good objects ({kept}) stay in force"),
             Self::LastGoodKept => f.write_str("; its last good version stays in force"),
+            Self::Closed => f.write_str("; its targets are closed until that is right"),
             Self::NotServed => f.write_str("; it is not served"),
             Self::Shadowed => f.write_str("; this definition is ignored"),
             Self::Warning => Ok(()),

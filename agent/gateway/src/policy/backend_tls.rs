@@ -131,9 +131,10 @@ impl Declared {
             Named::by(&policy.spec.validation, &name.namespace, sources);
         let keys = policy.spec.options.iter().flat_map(|options| options.keys());
         let (foreign, unknown): (Vec<_>, Vec<_>) = keys.map(String::as_str).partition(|key| is_foreign(key));
-        let tls = match &*unknown {
-            [] => validation(&policy.spec.validation, anchors, unresolved.as_ref()),
-            _ => Err(invalid(format!(
+        let tls = match (&policy.spec.refused, &*unknown) {
+            (Some(reasons), _) => Err(invalid(reasons.clone())),
+            (None, []) => validation(&policy.spec.validation, anchors, unresolved.as_ref()),
+            (None, _) => Err(invalid(format!(
                 "options has {}, which is no option that we know: remove it; what an option was to forbid must not be \
                  done without it",
                 unknown.join(", ")

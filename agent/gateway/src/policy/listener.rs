@@ -3,6 +3,7 @@
 //! let in. Nothing here knows which listeners there are.
 
 use std::num::NonZeroU32;
+use std::slice;
 use std::sync::Arc;
 
 use portcullis_api::Kind;
@@ -86,6 +87,9 @@ pub(crate) fn declared(name: &ObjectName, policy: &ListenerPolicy) -> Declared {
 impl Terms {
     fn of(policy: &ListenerPolicy) -> Result<Self, Fault> {
         let spec = &policy.spec;
+        if let Some(reasons) = &spec.refused {
+            return Err(closing(slice::from_ref(reasons)));
+        }
         let list = |field, texts: &Option<Vec<String>>| ranges(field, texts.as_deref().unwrap_or_default());
         let (allow, deny) = (list("allow", &spec.allow), list("deny", &spec.deny));
         let connections = spec.connections.as_ref().map(connections).transpose();

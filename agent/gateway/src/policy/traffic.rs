@@ -56,6 +56,9 @@ impl Terms {
         holders: &mut Holders<'_>,
         auth: Result<Option<ExternalAuth>, Fault>,
     ) -> Result<Self, Fault> {
+        if let Some(reasons) = &spec.refused {
+            return Err(closing(reasons));
+        }
         let list = |field, texts: &Option<Vec<String>>| ranges(field, texts.as_deref().unwrap_or_default());
         let (allow, deny) = (list("allow", &spec.allow), list("deny", &spec.deny));
         let most_body_bytes = spec.max_request_body.map(body_bytes).transpose();
@@ -101,11 +104,7 @@ impl Terms {
             defaults,
         )
         else {
-            let message = format!(
-                "{}; until that is right, no request passes at what the policy is about",
-                texts.join("; ")
-            );
-            return Err(Fault::not_accepted(Reason::Invalid, message));
+            return Err(closing(&texts.join("; ")));
         };
         let is_any = allow.is_empty() && deny.is_empty();
         let clients = (!is_any).then(|| ClientRules::new(vec![ClientList { allow, deny }]));
@@ -121,9 +120,9 @@ impl Terms {
             ..Protection::by(name.clone())
         };
         if protection == Protection::by(name.clone()) {
-            let message = "the policy's lists are empty, and it says nothing: fill them, or remove it; until that is right, \
-                           no request passes at what the policy is about";
-            return Err(Fault::not_accepted(Reason::Invalid, message));
+            return Err(closing(
+                "the policy's lists are empty, and it says nothing: fill them, or remove it",
+            ));
         }
         Ok(Self { protection: Arc::new(protection) })
     }
@@ -143,6 +142,11 @@ impl Terms {
         let target = format!("{}{section}", target.object).into();
         Level { target, protection: self.protection.clone() }
     }
+}
+
+fn closing(faults: &str) -> Fault {
+    let closed = "until that is right, no request passes at what the policy is about";
+    Fault::not_accepted(Reason::Invalid, format!("{faults}; {closed}"))
 }
 
 /// The limits, unless one is by a field that the policy writes itself, or removes because it reads

@@ -98,14 +98,30 @@ impl Reading<'_> {
     }
 
     fn refused(&mut self, refusal: &Refusal, line: usize) {
-        let last_good = refusal.key.as_ref().and_then(|key| self.before.objects.get_key_value(key));
-        let effect = if last_good.is_some() { Effect::LastGoodKept } else { Effect::NotServed };
-        if let Some((key, declaration)) = last_good {
-            self.after.objects.entry(key.clone()).or_insert_with(|| declaration.clone());
-        }
+        let effect = match &refusal.key {
+            Some(key) if self.after.objects.contains_key(key) => Effect::Shadowed,
+            Some(key) => self.fall_back(key, refusal.closed.as_ref(), line),
+            None => Effect::NotServed,
+        };
         for reason in &refusal.reasons {
             self.problem(line, Some(refusal.object.clone()), reason.clone(), effect);
         }
+    }
+
+    /// Puts the last good version in place of a refused object; without one, `closed`, or what was
+    /// closed before.
+    fn fall_back(&mut self, key: &ObjectKey, closed: Option<&Object>, line: usize) -> Effect {
+        let before = self.before.objects.get(key);
+        let closed = closed.map(|object| Declaration { object: object.clone(), line });
+        let (effect, declaration) = match before {
+            Some(good) if good.object.refused().is_none() => (Effect::LastGoodKept, good.clone()),
+            _ => match closed.or_else(|| before.cloned()) {
+                Some(closed) => (Effect::Closed, closed),
+                None => return Effect::NotServed,
+            },
+        };
+        self.after.objects.insert(key.clone(), declaration);
+        effect
     }
 
     fn broken(&mut self, error: &SyntaxError, line: usize) {

@@ -58,6 +58,42 @@ fn a_refused_object_keeps_its_last_good_version() {
 }
 
 #[test]
+fn a_refused_policy_closes_its_targets_unless_there_was_a_good_version() {
+    let policy = |target: &str, deny: &str| {
+        format!(
+            "apiVersion: portcullis.dev/v1alpha1\nkind: TrafficPolicy\nmetadata: {{name: p}}\nspec:\n  \
+             targetRefs: [{{group: gateway.networking.k8s.io, kind: Gateway, name: {target}}}]\n  deny: {deny}\n"
+        )
+    };
+    let targets = |file: &File| {
+        let declaration = file.objects.values().next().unwrap();
+        let object = declaration.object.to_json().unwrap();
+        (declaration.object.refused().is_some(), object["spec"]["targetRefs"][0]["name"].clone())
+    };
+    let closing = "; its targets are closed until that is right";
+    let first = read(&File::default(), &policy("a", "127.0.0.0/8"));
+    assert_eq!(targets(&first), (true, "a".into()));
+    assert!(problems(&first)[0].ends_with(closing), "{:?}", problems(&first));
+    let moved = read(&first, &policy("b", "127.0.0.0/8"));
+    assert_eq!(targets(&moved), (true, "b".into()), "it was no good version");
+    let lost = read(&moved, &policy("{}", "127.0.0.0/8"));
+    assert_eq!(targets(&lost), (true, "b".into()), "rather those of before than none");
+    assert!(problems(&lost)[0].ends_with(closing), "{:?}", problems(&lost));
+    let good = read(&lost, &policy("c", "[127.0.0.0/8]"));
+    assert_eq!(targets(&good), (false, "c".into()));
+    let kept = read(&good, &policy("d", "127.0.0.0/8"));
+    assert_eq!(targets(&kept), (false, "c".into()));
+    assert!(problems(&kept)[0].ends_with("; its last good version stays in force"));
+
+    let twice = read(&File::default(), &format!("{}---\n{}", policy("a", "[]"), policy("b", "x")));
+    assert_eq!(targets(&twice), (false, "a".into()));
+    assert!(problems(&twice)[0].ends_with("; this definition is ignored"), "{:?}", problems(&twice));
+    let unknown = read(&File::default(), &policy("{}", "127.0.0.0/8"));
+    assert_eq!(unknown.objects.len(), 0);
+    assert!(problems(&unknown)[0].ends_with("; it is not served"), "{:?}", problems(&unknown));
+}
+
+#[test]
 fn the_first_of_two_definitions_in_a_file_wins() {
     let file = read(&File::default(), &format!("{SERVICE}---\n{SERVICE}"));
     assert_eq!(
