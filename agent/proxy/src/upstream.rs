@@ -18,5 +18,6 @@ pub(crate) mod pool;
 pub(crate) mod proxy_header;
 pub(crate) mod request;
 pub(crate) mod retry;
+pub(crate) mod stall;
 pub(crate) mod stream;
 pub(crate) mod tls;

@@ -22,9 +22,14 @@ pub(crate) fn ticks(duration: Duration) -> u32 {
     u32::try_from(duration.as_millis().div_ceil(TICK.as_millis())).unwrap_or(u32::MAX)
 }
 
+/// The duration of so many ticks.
+pub(crate) fn duration(ticks: u32) -> Duration {
+    TICK.saturating_mul(ticks)
+}
+
 /// Waits for about so many ticks: the clock is late when its core is busy.
 pub(crate) async fn wait(ticks: u32) {
-    tokio::time::sleep(TICK.saturating_mul(ticks)).await;
+    tokio::time::sleep(duration(ticks)).await;
 }
 
 /// Waits for the next tick of the core's clock; the core has one caller.

@@ -261,7 +261,7 @@ reasons! {
     ResponseTooLarge = BAD_GATEWAY "response_too_large" "the backend failed",
     /// A transfer coding other than chunked.
     ResponseCoding = BAD_GATEWAY "response_coding" "the backend failed",
-    /// A time-out of the rule.
+    /// A time-out of the rule, or the backend took nothing of the body for too long.
     Timeout = GATEWAY_TIMEOUT "timeout" "the backend took too long",
     /// Found while the request was being forwarded.
     ClientBody = BAD_REQUEST "client_body" "the request body is malformed or broke off",

@@ -95,6 +95,8 @@ pub struct Upstream {
     pub header_bytes: usize,
     /// Header fields of a response.
     pub header_fields: usize,
+    /// The time for which a backend may take nothing of a request's body that waits for it.
+    pub stalled: Duration,
     /// The time that an external auth service has for its answer.
     pub auth: Duration,
 }
@@ -157,8 +159,8 @@ fn client_descriptors() -> u64 {
 
 impl Default for Upstream {
     fn default() -> Self {
-        let [connect, vanished, idle, auth] = [5, 20, 60, 5].map(Duration::from_secs);
+        let [connect, vanished, idle, stalled, auth] = [5, 20, 60, 60, 5].map(Duration::from_secs);
         let (header_bytes, header_fields) = (64 << 10, 100);
-        Self { connect, vanished, idle_connections: 256, idle, header_bytes, header_fields, auth }
+        Self { connect, vanished, idle_connections: 256, idle, header_bytes, header_fields, stalled, auth }
     }
 }

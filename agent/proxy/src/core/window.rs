@@ -286,6 +286,12 @@ impl Window {
         self.due.set(0);
     }
 
+    /// Another value after every frame that came; `None` if the backend may send none, because the
+    /// client has yet to take what came.
+    pub(crate) fn mark(&self) -> Option<(Option<u64>, u32)> {
+        (self.left.get() > 0).then(|| (self.came.get(), self.left.get()))
+    }
+
     // --- the client's side ---
 
     /// As [`Windows::renew`] of its client.

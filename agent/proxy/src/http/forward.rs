@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use http::{HeaderValue, StatusCode, Version, header};
-use portcullis_model::ListenerId;
+use portcullis_model::{ListenerId, TimeLimit};
 use tokio::time::timeout_at;
 use tokio_util::task::TaskTracker;
 
@@ -88,6 +88,11 @@ impl Forwarder {
         outgoing.upload.keep_out(|| plan.edited_names());
         outgoing.upload_until = deadline.filter(|_| passage.call.is_some());
         outgoing.answer_time = deadline.and_then(|_| plan.answer_time());
+        if !matches!(outgoing.upload, Upload::Empty) {
+            // Of a gRPC call over HTTP/2, the agent notices when the client is gone.
+            let is_call = passage.call.is_some() && outgoing.parts.version == Version::HTTP_2;
+            outgoing.may_stall = is_call || plan.timeouts().request == TimeLimit::Lifted;
+        }
         let session = plan.session.as_ref().and_then(|session| session.endpoint());
         let preference = Preference { client: address, session };
         // A tunnel is no matter of requests.

@@ -18,7 +18,7 @@ use crate::upstream::endpoint::{
 use crate::upstream::extended_connect::Handshake;
 use crate::upstream::health::endpoint::{EndpointHealth, Failure};
 use crate::upstream::health::places::{Full, RequestPlace};
-use crate::upstream::http1::{HeadError, Http1Error};
+use crate::upstream::http1::{HeadError, Http1Error, SendError};
 use crate::upstream::http2::Http2Error;
 use crate::upstream::pool::Pools;
 use crate::upstream::request::{BodyFault, Outgoing, SharedFault, Upload};
@@ -49,6 +49,8 @@ pub(crate) enum AttemptError {
     RetryBudget,
     #[error("the rule's time-out")]
     Timeout,
+    #[error("{0} holds the request up: {1}")]
+    Stalled(SocketAddr, UpstreamError),
     #[error("the client's request body is malformed or broke off")]
     Client,
     #[error("the client's request body is larger than the Gateway's limits.bodyBytes")]
@@ -151,12 +153,16 @@ pub(super) fn judge(endpoint: &Endpoint, sent: Result<&mut UpstreamResponse, &At
         },
         Ok(response) => health.answered(response.status()),
         Err(AttemptError::Broken(..) | AttemptError::Head(..)) => health.failed(Failure::Broken),
-        Err(AttemptError::Timeout) => health.failed(Failure::Timeout),
+        Err(AttemptError::Timeout | AttemptError::Stalled(_, UpstreamError::Http1(_))) => {
+            health.failed(Failure::Timeout);
+        }
         Err(
             AttemptError::NoEndpoint
             | AttemptError::Connect(..)
             | AttemptError::NoTunnels(..)
             | AttemptError::LargeHead(..)
+            // Another client's upload may have taken the room that its connection has.
+            | AttemptError::Stalled(_, UpstreamError::Http2(_))
             | AttemptError::Full
             | AttemptError::RetryBudget
             | AttemptError::Client
@@ -261,6 +267,11 @@ impl AttemptError {
             (None, UpstreamError::Http2(error @ (Http2Error::TooLarge { .. } | Http2Error::Large(_)))) => {
                 Self::LargeHead(endpoint, error)
             }
+            (
+                None,
+                error @ (UpstreamError::Http1(Http1Error::Send(SendError::Stalled))
+                | UpstreamError::Http2(Http2Error::Stalled)),
+            ) => Self::Stalled(endpoint, error),
             (None, error) => Self::Broken(endpoint, error),
         }
     }
@@ -275,7 +286,7 @@ impl AttemptError {
             Self::LargeHead(_, Http2Error::TooLarge { .. }) => Reason::FieldsTooLarge,
             Self::Full => Reason::BackendFull,
             Self::RetryBudget => Reason::RetryBudget,
-            Self::Timeout => Reason::Timeout,
+            Self::Timeout | Self::Stalled(..) => Reason::Timeout,
             Self::Connect(_, error) if error.kind() == io::ErrorKind::TimedOut => Reason::ConnectTimeout,
             Self::Connect(_, error) if is_tls_failure(error) => Reason::BackendTls,
             Self::Connect(..) => Reason::ConnectFailed,

@@ -486,7 +486,7 @@ impl Endpoint {
         // peer up. PING frames are no way: gRPC servers close a connection whose client sends them
         // more often than every five minutes.
         SockRef::from(stream.socket()).set_tcp_user_timeout(Some(self.settings.vanished))?;
-        let connection = Multiplexed::open(stream, self.settings.header_bytes, self.settings.connect).await?;
+        let connection = Multiplexed::open(stream, &self.settings).await?;
         let place = connection.stream().ok_or(io::ErrorKind::ConnectionReset)?;
         if sharing == Sharing::All {
             self.shared.borrow_mut().push(connection);
@@ -576,7 +576,9 @@ impl Connection {
         let sent = match kind {
             Kind::Http1(connection) => {
                 let is_repeatable = reused && matches!(outgoing.upload, Upload::Empty);
-                let sent = connection.send(&mut outgoing, in_flight.endpoint().head_limits()).await;
+                let endpoint = in_flight.endpoint();
+                let longest_stall = (!outgoing.may_stall).then_some(endpoint.settings.stalled);
+                let sent = connection.send(&mut outgoing, endpoint.head_limits(), longest_stall).await;
                 sent.map(|response| response.map(|body| Source::Http1(Box::new(body)))).map_err(|failure| {
                     let Unanswered { error, sent, received } = failure;
                     let is_safe = sent == 0 || outgoing.parts.method.is_idempotent();
@@ -596,6 +598,7 @@ impl Connection {
                             error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM)
                         }
                         Http2Error::NoTunnels | Http2Error::TooLarge { .. } => true,
+                        Http2Error::Stalled => false,
                     };
                     let processed =
                         if unsent.is_some() || is_unseen { Processed::No } else { Processed::Perhaps };

@@ -9,10 +9,11 @@ mod sending;
 #[cfg(test)]
 mod tests;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
@@ -25,15 +26,17 @@ use tokio::time::timeout;
 use tokio_util::io::poll_read_buf;
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::core::clock;
 use crate::core::head::KnownFields;
 use crate::upstream::http1::body::BodyError;
 use crate::upstream::http1::head::ResponseHead;
-use crate::upstream::http1::sending::{SendError, Sending};
+use crate::upstream::http1::sending::Sending;
 use crate::upstream::request::Outgoing;
 use crate::upstream::stream::{BackendStream, ReadHalf, WriteHalf};
 
 pub(crate) use crate::upstream::http1::body::{Decoded, Decoder};
 pub(crate) use crate::upstream::http1::head::{BodyLength, HeadError, HeadLimits};
+pub(crate) use crate::upstream::http1::sending::SendError;
 
 /// Bytes of a body that are read at once at first, and at most.
 const FIRST_PIECE: usize = 4 << 10;
@@ -56,14 +59,20 @@ pub(crate) struct Http1Body {
     reader: ReadHalf,
     /// `None` if the request was not sent as a whole before the response began.
     writer: Option<WriteHalf>,
-    /// Sends the rest of it meanwhile.
-    rest: Option<AbortOnDropHandle<()>>,
+    rest: Option<RestOfRequest>,
     is_persistent: bool,
     known: KnownFields,
     decoder: Decoder,
     /// Bytes that were read and not decoded.
     bytes: Bytes,
     piece: usize,
+}
+
+/// The rest of a request whose response has begun: it is sent meanwhile.
+struct RestOfRequest {
+    sending: AbortOnDropHandle<Result<(), SendError>>,
+    /// Time since which more of the response is waited for, by the core's clock.
+    awaited_since: Rc<Cell<Option<u32>>>,
 }
 
 /// The reason why a request got no response, or no complete one.
@@ -127,14 +136,16 @@ impl Http1 {
         Pin::new(&mut self.reader).poll_read(&mut cx, &mut ReadBuf::new(&mut byte)).is_pending()
     }
 
-    /// Sends the request, and waits for the head of the response.
+    /// Sends the request, and waits for the head of the response. For so long, the backend may take
+    /// nothing of the request.
     pub(crate) async fn send(
         self,
         outgoing: &mut Outgoing,
         limits: HeadLimits,
+        longest_stall: Option<Duration>,
     ) -> Result<Response<Http1Body>, Unanswered> {
         let Self { mut reader, mut writer } = self;
-        let mut sending = Sending::new(&outgoing.parts, &mut outgoing.upload);
+        let mut sending = Sending::new(&outgoing.parts, &mut outgoing.upload, longest_stall);
         let mut progress = Progress::Sending;
         let mut head = HeadReader::new(&outgoing.parts.method, limits, outgoing.read_ahead);
         let answered = poll_fn(|cx| {
@@ -161,7 +172,7 @@ impl Http1 {
         };
         let (writer, rest) = match progress {
             Progress::Sent => (Some(writer), None),
-            Progress::Sending => (None, Some(AbortOnDropHandle::new(spawn_local(sending.finish(writer))))),
+            Progress::Sending => (None, Some(RestOfRequest::begin(sending, writer))),
             Progress::Broken(_) => (None, None),
         };
         let decoder = Decoder::new(length);
@@ -199,7 +210,19 @@ impl Http1Body {
                 Decoded::Trailers(fields) => return Poll::Ready(Some(Ok(Frame::trailers(fields)))),
                 Decoded::End => return Poll::Ready(None),
                 Decoded::More => {
-                    if ready!(self.poll_read(cx, most))? == 0 {
+                    let read = self.poll_read(cx, most);
+                    if let Some(rest) = &mut self.rest {
+                        rest.note(&read);
+                        if read.is_pending()
+                            && let Poll::Ready(sent) = Pin::new(&mut rest.sending).poll(cx)
+                        {
+                            self.rest = None;
+                            if let Ok(Err(stalled @ SendError::Stalled)) = sent {
+                                return Poll::Ready(Some(Err(stalled.into())));
+                            }
+                        }
+                    }
+                    if ready!(read)? == 0 {
                         self.decoder.close()?;
                     }
                 }
@@ -212,7 +235,7 @@ impl Http1Body {
     /// what it sends might not get to read its response.
     pub(crate) fn into_connection(self) -> Option<Http1> {
         if let Some(rest) = self.rest {
-            spawn_local(timeout(LINGER, rest));
+            spawn_local(timeout(LINGER, rest.sending));
         }
         let is_over = self.is_persistent && self.decoder.is_end() && self.bytes.is_empty();
         let writer = self.writer.filter(|_| is_over)?;
@@ -239,6 +262,22 @@ impl Http1Body {
         // A piece that is mostly empty would take more memory than is counted for it.
         self.bytes = if read < capacity / 2 { Bytes::copy_from_slice(&buffer) } else { buffer.freeze() };
         Poll::Ready(Ok(read))
+    }
+}
+
+// === impl RestOfRequest ===
+
+impl RestOfRequest {
+    fn begin(sending: Sending, writer: WriteHalf) -> Self {
+        let awaited_since = Rc::<Cell<_>>::default();
+        let sending = spawn_local(sending.finish(writer, awaited_since.clone()));
+        Self { sending: AbortOnDropHandle::new(sending), awaited_since }
+    }
+
+    /// The outcome of reading more of the response.
+    fn note<T>(&self, read: &Poll<T>) {
+        let since = self.awaited_since.get();
+        self.awaited_since.set(read.is_pending().then(|| since.unwrap_or_else(clock::now)));
     }
 }
 

@@ -25,8 +25,10 @@ use tokio::task::spawn_local;
 use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::core::settings::Upstream;
 use crate::upstream::extended_connect::Handshake;
 use crate::upstream::http2::body::Inboxes;
+use crate::upstream::http2::sending::StallLimit;
 use crate::upstream::http2::wire::{Metered, Touched, Wire};
 use crate::upstream::request::{Outgoing, Upload};
 use crate::upstream::stream::BackendStream;
@@ -73,6 +75,8 @@ struct State {
     /// Uploads that wait for the backend to have room. They may have taken all that it has for the
     /// connection, so that no other one's would get any.
     stalled: Cell<usize>,
+    /// The time for which it may have none.
+    longest_stall: Duration,
 }
 
 /// An upload that waits for room.
@@ -99,6 +103,8 @@ pub(crate) enum Http2Error {
     /// Of a request with large fields: the backend may have ended the connection for them.
     #[error("{0}; it may take no fields of such a size")]
     Large(h2::Error),
+    #[error("the backend took nothing of the request for too long")]
+    Stalled,
 }
 
 /// Tells what is left of a connection when its task ends, however that comes.
@@ -110,26 +116,26 @@ struct Ending {
 // === impl Multiplexed ===
 
 impl Multiplexed {
-    /// The connection runs as a task of its own. Heads of responses have so many bytes at most, as
-    /// HTTP/2 counts them. A tunnel waits so long for the backend's first settings.
-    pub(crate) async fn open(
-        stream: BackendStream,
-        header_bytes: usize,
-        settings_timeout: Duration,
-    ) -> io::Result<Rc<Self>> {
+    /// The connection runs as a task of its own.
+    pub(crate) async fn open(stream: BackendStream, settings: &Upstream) -> io::Result<Rc<Self>> {
         let mut builder = client::Builder::new();
         builder.enable_push(false);
         builder.initial_window_size(LARGEST_WINDOW).initial_connection_window_size(LARGEST_WINDOW);
-        builder.max_header_list_size(u32::try_from(header_bytes).unwrap_or(u32::MAX));
+        builder.max_header_list_size(u32::try_from(settings.header_bytes).unwrap_or(u32::MAX));
         builder.max_send_buffer_size(UNSENT).data_frame_budget(SMALL_FRAMES);
         let wire = Wire::new(stream);
         let (sender, connection) = builder.handshake(wire.metered()).await.map_err(io::Error::other)?;
-        let limit = Cell::new(connection.max_concurrent_send_streams());
-        let (is_closed, is_settled) = (Cell::new(false), Cell::new(false));
-        let state =
-            Rc::new(State { limit, is_closed, is_settled, settled: Notify::new(), stalled: Cell::new(0) });
+        let state = Rc::new(State {
+            limit: Cell::new(connection.max_concurrent_send_streams()),
+            is_closed: Cell::new(false),
+            is_settled: Cell::new(false),
+            settled: Notify::new(),
+            stalled: Cell::new(0),
+            longest_stall: settings.stalled,
+        });
         let inboxes = Rc::<Inboxes>::default();
         spawn_local(run(connection, wire.clone(), inboxes.clone(), state.clone()));
+        let settings_timeout = settings.connect;
         Ok(Rc::new(Self { sender, wire, inboxes, streams: Cell::new(0), state, settings_timeout }))
     }
 
@@ -233,7 +239,7 @@ impl Stream {
         if let Some(error) = self.0.too_large(head) {
             return Err(Unanswered { error, unsent: None });
         }
-        let Outgoing { mut parts, upload, windows, upload_until, .. } = *outgoing;
+        let Outgoing { mut parts, upload, windows, upload_until, may_stall, .. } = *outgoing;
         let is_empty = matches!(upload, Upload::Empty) && handshake.is_none();
         if is_empty && !matches!(parts.method, Method::GET | Method::HEAD | Method::DELETE) {
             parts.headers.entry(CONTENT_LENGTH).or_insert(HeaderValue::from_static("0"));
@@ -246,16 +252,29 @@ impl Stream {
                 return Ok(tunnel::opened(response, &handshake, body));
             }
             let sending = (!is_empty).then(|| {
-                let sending = sending::send(upload, body, wire.clone(), state.clone(), upload_until);
-                AbortOnDropHandle::new(spawn_local(sending))
+                let longest = (!may_stall).then_some(state.longest_stall);
+                let limit = StallLimit::new(longest, inboxes.clone(), state.clone());
+                let is_over = limit.is_over();
+                let sending = sending::send(upload, body, wire.clone(), limit, upload_until);
+                (AbortOnDropHandle::new(spawn_local(sending)), is_over)
             });
-            let response = response.await?;
-            // The request may go on for longer than the response takes to begin.
-            sending.map(AbortOnDropHandle::detach);
+            let response = match (response.await, sending) {
+                (Ok(response), None) => response,
+                (Ok(response), Some((sending, _))) => {
+                    // The request may go on for longer than the response takes to begin.
+                    sending.detach();
+                    response
+                }
+                (Err(_), Some((_, is_over))) if is_over.get() => return Err(Http2Error::Stalled),
+                (Err(error), _) => return Err(error.into()),
+            };
             Ok(inboxes.receive(response, metering))
         };
-        answered.await.map_err(|error: h2::Error| {
-            let error = if head > LARGE_HEAD { Http2Error::Large(error) } else { error.into() };
+        answered.await.map_err(|error| {
+            let error = match error {
+                Http2Error::Library(error) if head > LARGE_HEAD => Http2Error::Large(error),
+                error => error,
+            };
             Unanswered { error, unsent: None }
         })
     }

@@ -50,6 +50,8 @@ pub(crate) struct Outgoing {
     pub upload_until: Option<Instant>,
     /// The time that the rule gives the backend, if it is the rule that does.
     pub answer_time: Option<AnswerTime>,
+    /// The backend may take nothing of the body for any time.
+    pub may_stall: bool,
 }
 
 /// The time in which a backend has to answer.
@@ -82,6 +84,7 @@ pub(crate) struct Resend {
     windows: Rc<Windows>,
     upload_until: Option<Instant>,
     answer_time: Option<AnswerTime>,
+    may_stall: bool,
 }
 
 // === impl AnswerTime ===
@@ -120,6 +123,7 @@ impl Outgoing {
             windows: windows.clone(),
             upload_until: None,
             answer_time: None,
+            may_stall: false,
         })
     }
 }
@@ -135,7 +139,7 @@ impl Resend {
 
     /// For any request.
     pub(crate) fn of_head(outgoing: &Outgoing) -> Self {
-        let Outgoing { parts, read_ahead, windows, upload_until, answer_time, .. } = outgoing;
+        let Outgoing { parts, read_ahead, windows, upload_until, answer_time, may_stall, .. } = outgoing;
         let fields = parts.headers.iter().map(|(name, value)| (name.clone(), value.clone()));
         Self {
             method: parts.method.clone(),
@@ -145,6 +149,7 @@ impl Resend {
             windows: windows.clone(),
             upload_until: *upload_until,
             answer_time: *answer_time,
+            may_stall: *may_stall,
         }
     }
 
@@ -160,9 +165,9 @@ impl Resend {
         for (name, value) in &self.fields {
             parts.headers.append(name.clone(), value.clone());
         }
-        let Self { read_ahead, upload_until, answer_time, .. } = *self;
+        let Self { read_ahead, upload_until, answer_time, may_stall, .. } = *self;
         let windows = self.windows.clone();
-        Box::new(Outgoing { parts, upload, read_ahead, windows, upload_until, answer_time })
+        Box::new(Outgoing { parts, upload, read_ahead, windows, upload_until, answer_time, may_stall })
     }
 }
 

@@ -214,7 +214,7 @@ impl Repeatable {
             AttemptError::Head(..) | AttemptError::Broken(..) | AttemptError::LargeHead(..) => {
                 is_safe(StatusCode::BAD_GATEWAY)
             }
-            AttemptError::Timeout => is_safe(StatusCode::GATEWAY_TIMEOUT),
+            AttemptError::Timeout | AttemptError::Stalled(..) => is_safe(StatusCode::GATEWAY_TIMEOUT),
         }
     }
 }

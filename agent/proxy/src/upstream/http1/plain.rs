@@ -9,19 +9,16 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http::{Method, StatusCode, Version};
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
-use tokio::task::spawn_local;
-use tokio_util::task::AbortOnDropHandle;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::core::head::KnownFields;
 use crate::core::head::spans::{Extents, MOST_FIELDS, Spans};
 use crate::upstream::http1::body::Decoder;
 use crate::upstream::http1::head::{self, BodyLength, HeadError, HeadLimit, HeadLimits};
-use crate::upstream::http1::sending::SendError;
+use crate::upstream::http1::sending::{SendError, Sending};
 use crate::upstream::http1::{
-    FIRST_PIECE, Http1, Http1Body, Http1Error, LARGEST_PIECE, READ, Unanswered, has_empty_line,
+    FIRST_PIECE, Http1, Http1Body, Http1Error, LARGEST_PIECE, READ, RestOfRequest, Unanswered, has_empty_line,
 };
-use crate::upstream::stream::WriteHalf;
 
 /// A request as its backend gets it, with all of its body.
 pub(crate) struct PlainRequest {
@@ -114,7 +111,7 @@ impl Http1 {
             }
             (false, None) => {
                 let unsent = request.bytes.get(sent..).unwrap_or_default().to_vec();
-                (None, Some(AbortOnDropHandle::new(spawn_local(finish(writer, unsent)))))
+                (None, Some(RestOfRequest::begin(Sending::of_bytes(unsent), writer)))
             }
         };
         let decoder = Decoder::new(length);
@@ -218,19 +215,6 @@ impl Exchange<'_> {
         }
         Pin::new(&mut connection.writer).poll_flush(cx)
     }
-}
-
-/// Sends the rest of a request whose response has begun, and leaves the connection open in both
-/// directions.
-async fn finish(mut writer: WriteHalf, unsent: Vec<u8>) {
-    let sent = async {
-        writer.write_all(&unsent).await?;
-        writer.flush().await
-    };
-    if let Err(error) = sent.await {
-        tracing::debug!(%error, "the response began before its request was sent");
-    }
-    writer.forget();
 }
 
 /// Finds the head at the beginning of a response; `None` if there is more to come.

@@ -132,7 +132,7 @@ async fn serve(listener: &TcpListener, bytes: &[u8], piece: usize) {
 async fn own(stream: TcpStream, method: &Method) -> Option<Read> {
     let request = Request::builder().method(method).uri("/").body(Upload::Empty).unwrap();
     let mut outgoing = Outgoing::of(request, &Windows::http1());
-    let response = Http1::new(BackendStream::Plain(stream)).send(&mut outgoing, LIMITS).await.ok()?;
+    let response = Http1::new(BackendStream::Plain(stream)).send(&mut outgoing, LIMITS, None).await.ok()?;
     let (parts, mut body) = response.into_parts();
     let mut frames = Vec::new();
     let is_whole = loop {

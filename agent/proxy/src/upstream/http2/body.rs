@@ -52,6 +52,15 @@ struct Inbox {
     waker: Option<Waker>,
 }
 
+/// A response that has begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Begun {
+    /// The client waits for more behind this mark of its window.
+    Awaited((Option<u64>, u32)),
+    /// The client has yet to take what came.
+    Held,
+}
+
 enum End {
     /// There may be more.
     Open,
@@ -82,6 +91,14 @@ impl Inboxes {
             self.0.borrow_mut().insert(metering.window().stream(), inbox.clone());
             Http2Body { inbox, inboxes: self.clone(), metering, left, tunnel: None }
         })
+    }
+
+    /// The response on a stream. `None` before it begins, and once its client is done with it.
+    pub(super) fn begun(&self, stream: u32) -> Option<Begun> {
+        let inboxes = self.0.borrow();
+        let inbox = inboxes.get(&stream)?.borrow();
+        let mark = inbox.window.mark().filter(|_| inbox.waker.is_some());
+        Some(mark.map_or(Begun::Held, Begun::Awaited))
     }
 
     /// Takes what came.
