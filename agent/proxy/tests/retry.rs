@@ -258,6 +258,19 @@ async fn the_rules_time_out_ends_retries() {
     assert!((3..=40).contains(&seen), "no sooner than after a pause each: {seen}");
 }
 
+/// Nor does the client wait for what it would not get.
+#[tokio::test]
+async fn a_pause_that_is_longer_than_what_is_left_is_not_begun() {
+    let (backend, seen) = failing(usize::MAX, 500).await;
+    let mut rule = rule().retry(5, &[500]).request_timeout(30_000);
+    rule.retry.as_mut().unwrap().backoff = Some(Duration::from_secs(31));
+    let world = world(rule, &[backend.address]).await;
+    let begin = Instant::now();
+    assert_eq!(world.send(Via::Http1, "GET /").await.status, 504);
+    assert!(begin.elapsed() < Duration::from_secs(15), "{:?}", begin.elapsed());
+    assert_eq!(seen.lock().unwrap().len(), 1);
+}
+
 #[tokio::test]
 async fn the_rules_time_out_counts_from_the_first_attempt() {
     let origin = Origin::http1().await;

@@ -274,6 +274,7 @@ mod tests {
             (json!({"retry": {"attempts": -1}}), "retry: attempts: -1 is not between 0 and 1000"),
             (json!({"retry": {"codes": [503, 200]}}), "retry: codes: 200 is not between 400 and 599"),
             (json!({"retry": {"backoff": "soon"}}), "retry: backoff: \"soon\" is not a duration"),
+            (json!({"retry": {"backoff": "61s"}}), "retry: backoff: 61s is longer than 1m"),
             (json!({"timeouts": {"request": "10"}}), "timeouts.request: \"10\" is not a duration"),
             (json!({"timeouts": {"backendRequest": "1 s"}}), "timeouts.backendRequest: \"1 s\" is not"),
             (

@@ -24,8 +24,9 @@ use crate::upstream::request::{AnswerTime, KeptBody, Outgoing, Resend, SharedFau
 const KEPT_BODY: usize = 64 << 10;
 /// The shortest pause, whatever the rule says: a rule cannot have a core do nothing but retry.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
-/// The longest pause, in multiples of the shortest one.
+/// The longest pause, in multiples of the shortest one, and whatever that is.
 const LONGEST: f64 = 10.0;
+const LONGEST_PAUSE: Duration = Duration::from_mins(1);
 
 /// A response, and until when it has to be complete because the time-out of the attempt says so.
 pub(crate) type Answered = (UpstreamResponse, Option<Instant>);
@@ -57,6 +58,9 @@ pub(crate) async fn send(
     limit: Option<Duration>,
 ) -> Result<Answered, AttemptError> {
     let request = Repeatable::of(&mut outgoing, pools, name);
+    // The end of the whole, by the rule or by the call.
+    let by_rule = outgoing.answer_time.map(|time| time.until);
+    let until = by_rule.into_iter().chain(outgoing.upload_until).min();
     let (mut last, mut place) = (None, None);
     for tried in 0_u32.. {
         let deadline = limit.map(|limit| Instant::now() + limit);
@@ -120,7 +124,11 @@ pub(crate) async fn send(
             return Err(AttemptError::RetryBudget);
         }
         outgoing = again;
-        sleep(pause(retry.backoff(), tried)).await;
+        let pause = pause(retry.backoff(), tried);
+        if until.is_some_and(|until| Instant::now() + pause >= until) {
+            return Err(AttemptError::Timeout);
+        }
+        sleep(pause).await;
         pools.counters.retries.increment();
     }
     Err(AttemptError::NoEndpoint)
@@ -129,8 +137,10 @@ pub(crate) async fn send(
 /// At least the rule's, and up to twice, four times, … ten times as long, at random: so that
 /// requests that failed together do not come back together.
 fn pause(backoff: Duration, tried: u32) -> Duration {
-    let longest = f64::from(2_u32.saturating_pow(tried + 1)).min(LONGEST);
-    backoff.max(SHORTEST_PAUSE).mul_f64(1.0 + fastrand::f64() * (longest - 1.0))
+    let shortest = backoff.max(SHORTEST_PAUSE);
+    let bound = LONGEST_PAUSE.div_duration_f64(shortest).max(1.0);
+    let longest = f64::from(2_u32.saturating_pow(tried + 1)).min(LONGEST).min(bound);
+    shortest.mul_f64(1.0 + fastrand::f64() * (longest - 1.0))
 }
 
 // === impl Repeatable ===
@@ -245,5 +255,10 @@ mod tests {
             }
         }
         assert!(pause(Duration::ZERO, 0) >= SHORTEST_PAUSE);
+        for backoff in [Duration::from_secs(40), LONGEST_PAUSE] {
+            for _ in 0..100 {
+                assert!((backoff..=LONGEST_PAUSE).contains(&pause(backoff, 10)));
+            }
+        }
     }
 }
