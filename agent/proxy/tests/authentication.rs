@@ -290,6 +290,29 @@ async fn no_client_sets_what_the_gateway_says() {
     assert_eq!((reply.status, seen(&reply, "x-user")), (StatusCode::OK, vec![]));
 }
 
+/// Applications read `X_User` as `X-User`, and a route's owner is not to speak for the Gateway's.
+#[tokio::test]
+async fn no_spelling_of_a_narrower_level_shadows_what_a_wider_one_says() {
+    let issuer = Issuer::new();
+    let writing = |claims: &[(&str, &str)]| {
+        let header = |(claim, header): &(&str, &str)| ClaimHeader {
+            claim: ClaimPath((*claim).into()),
+            header: header.parse().unwrap(),
+        };
+        let headers = claims.iter().map(header).collect();
+        vec![Requirement::Jwt(vec![JwtProvider { headers, ..provider(issuer.keys()) }])]
+    };
+    for (wide, narrow) in [("x-user", "x_user"), ("x_user", "x-user")] {
+        let levels = vec![writing(&[("sub", wide)]), writing(&[("scope", narrow), ("scope", "x-scope")])];
+        let (world, _backend) = World::echo(vec![rule().policy(policy(levels))]).await;
+        for via in Via::ALL {
+            let reply = world.send(via, &bearer(&issuer.good())).await;
+            let values = [wide, narrow, "x-scope"].map(|name| seen(&reply, name));
+            assert_eq!(values, [vec!["ann"], vec![], vec!["read write"]], "{via:?}: {}", reply.body);
+        }
+    }
+}
+
 #[tokio::test]
 async fn tokens_are_read_where_the_provider_says() {
     let (issuer, other) = (Issuer::new(), Issuer::new());

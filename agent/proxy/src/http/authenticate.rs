@@ -22,6 +22,7 @@ use tokio::time::timeout;
 
 pub(crate) use passwords::PasswordThread;
 
+use crate::core::origin::is_alike;
 use crate::core::reason::Reason;
 use crate::http::authenticate::cache::{Cache, Digest};
 use crate::http::authenticate::jwt::{Claims, Rejection};
@@ -313,9 +314,10 @@ impl<'a> Changes<'a> {
         }
     }
 
-    /// The first word is the last: requirements of wider scope come first.
+    /// The first word is the last: requirements of wider scope come first. Names that read alike are
+    /// one: a backend could take what a narrower one writes for what the wider one does.
     fn write(&mut self, name: &HeaderName, value: HeaderValue) {
-        if !self.written.iter().any(|(there, _)| there == name) {
+        if !self.written.iter().any(|(there, _)| is_alike(there.as_str(), name.as_str())) {
             self.written.push((name.clone(), value));
         }
     }
