@@ -296,3 +296,33 @@ impl AttemptError {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use http::Request;
+
+    use super::*;
+    use crate::core::window::Windows;
+    use crate::upstream::http2::HeadSize;
+
+    /// It is counted where a connection is chosen, which is before.
+    #[test]
+    fn a_head_has_the_same_size_before_it_is_one_of_http2() {
+        let endpoint = SocketAddr::from(([10, 0, 0, 1], 80));
+        for (target, fields) in [
+            ("/a?b=c", &[("host", "any.test:8080"), ("x-long", "some value"), ("accept", "*/*")][..]),
+            ("/", &[("host", "any.test")]),
+        ] {
+            let mut request = Request::builder().uri(target);
+            for (name, value) in fields {
+                request = request.header(*name, *value);
+            }
+            let request = request.body(Upload::Empty).unwrap();
+            let mut outgoing = Outgoing::of(request, &Windows::http1());
+            let before = HeadSize::of(&outgoing.parts);
+            to_http2(&mut outgoing, Scheme::HTTPS, endpoint);
+            assert!(outgoing.parts.uri.authority().is_some() && !outgoing.parts.headers.contains_key("host"));
+            assert_eq!(HeadSize::of(&outgoing.parts), before, "{target}");
+        }
+    }
+}

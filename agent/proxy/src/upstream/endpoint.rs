@@ -36,7 +36,7 @@ use crate::upstream::health::endpoint::{Doubt, EndpointHealth, Failure};
 use crate::upstream::health::places::ConnectionPlace;
 use crate::upstream::hops::{Hop, Hops, Passed};
 use crate::upstream::http1::{HeadLimits, Http1, Http1Error, Unanswered};
-use crate::upstream::http2::{self, Http2Error, Multiplexed, Stream};
+use crate::upstream::http2::{self, HeadSize, Http2Error, Multiplexed, Stream};
 use crate::upstream::proxy_header::Ends;
 use crate::upstream::request::{Outgoing, Resend, Upload};
 use crate::upstream::stream::BackendStream;
@@ -104,6 +104,8 @@ pub(crate) struct Connection {
     kind: Kind,
     in_flight: InFlight,
     pub reused: bool,
+    /// Of the request's head, unless the endpoint speaks HTTP/1 alone.
+    head: Option<HeadSize>,
 }
 
 /// The requests that a new connection is for.
@@ -300,7 +302,8 @@ impl Endpoint {
         if let Some(health) = &self.health {
             health.enter();
         }
-        let is_large = self.protocol != BackendProtocol::Http1 && http2::is_large(head);
+        let size = (self.protocol != BackendProtocol::Http1).then(|| HeadSize::of(head));
+        let is_large = size.is_some_and(HeadSize::is_large);
         let kept_http2 = || if is_large { None } else { endpoint.stream().map(Kind::Http2) };
         let kept_http1 = || if freshness == Freshness::New { None } else { endpoint.kept().map(Kind::Http1) };
         let (kept, offer) = match self.protocol {
@@ -313,13 +316,13 @@ impl Endpoint {
             BackendProtocol::Negotiated => (kept_http2().or_else(kept_http1), Offer::Requests),
         };
         if let Some(kind) = kept {
-            return Ok(Connection { kind, in_flight, reused: true });
+            return Ok(Connection { kind, in_flight, reused: true, head: size });
         }
         // Boxed, since it is rare, and large as futures go: every request's would have room for it.
         let sharing = if is_large { Sharing::One } else { Sharing::All };
         let connecting = endpoint.noting_failure(counters, endpoint.connect(counters, offer, sharing));
         let kind = Box::pin(connecting).await?;
-        Ok(Connection { kind, in_flight, reused: false })
+        Ok(Connection { kind, in_flight, reused: false, head: size })
     }
 
     /// A new connection, whatever the protocol is, for a client's bytes that have passed so many
@@ -572,7 +575,7 @@ impl Connection {
         self,
         mut outgoing: Box<Outgoing>,
     ) -> Result<Response<ResponseBody>, SendFailure> {
-        let Self { kind, in_flight, reused } = self;
+        let Self { kind, in_flight, reused, head } = self;
         let sent = match kind {
             Kind::Http1(connection) => {
                 let is_repeatable = reused && matches!(outgoing.upload, Upload::Empty);
@@ -589,9 +592,10 @@ impl Connection {
             }
             Kind::Http2(place) => {
                 let resend = if reused { Resend::of(&outgoing) } else { None };
+                let head = head.unwrap_or_else(|| HeadSize::of(&outgoing.parts));
                 // Boxed: the future of every request, to HTTP/1 backends, too, would have
                 // room for it as long as its response lasts.
-                let sent = Box::pin(place.send(outgoing)).await;
+                let sent = Box::pin(place.send(outgoing, head)).await;
                 sent.map_err(|http2::Unanswered { error, unsent }| {
                     let is_unseen = match &error {
                         Http2Error::Library(error) | Http2Error::Large(error) => {

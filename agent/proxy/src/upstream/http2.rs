@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use h2::client::{self, Connection, SendRequest};
-use http::header::CONTENT_LENGTH;
+use http::header::{CONTENT_LENGTH, HOST};
 use http::request::Parts;
 use http::{HeaderValue, Method, Request, Response};
 use tokio::sync::Notify;
@@ -84,6 +84,10 @@ struct Stalled<'s>(&'s State);
 
 /// A request's place on a connection, until its response is complete.
 pub(crate) struct Stream(Rc<Multiplexed>);
+
+/// The size of a request's head as HTTP/2 counts it (RFC 9113 section 6.5.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct HeadSize(usize);
 
 /// A request that got no response.
 pub(crate) struct Unanswered {
@@ -176,7 +180,7 @@ impl Multiplexed {
     }
 
     /// The backend's reason to refuse a head of this size, before it is sent.
-    fn too_large(&self, size: usize) -> Option<Http2Error> {
+    fn too_large(&self, HeadSize(size): HeadSize) -> Option<Http2Error> {
         let most = self.wire.most_head()?;
         (size as u64 > most.into()).then_some(Http2Error::TooLarge { size, most })
     }
@@ -221,13 +225,18 @@ async fn run(connection: Connection<Metered, Bytes>, wire: Rc<Wire>, inboxes: Rc
 // === impl Stream ===
 
 impl Stream {
-    /// Sends the request, and waits for the head of the response. One that opens a tunnel says that
-    /// the backend switches protocols.
-    pub(crate) async fn send(&self, outgoing: Box<Outgoing>) -> Result<Response<Http2Body>, Unanswered> {
+    /// Sends the request, whose head is of this size, and waits for the head of the response. One
+    /// that opens a tunnel says that the backend switches protocols.
+    pub(crate) async fn send(
+        &self,
+        outgoing: Box<Outgoing>,
+        head: HeadSize,
+    ) -> Result<Response<Http2Body>, Unanswered> {
         let Multiplexed { sender, wire, inboxes, state, .. } = &*self.0;
         let handshake = Handshake::of(&outgoing.parts);
-        let head = head_size(&outgoing.parts);
-        if handshake.is_some() || head > LARGE_HEAD {
+        // It has had other fields before it was one.
+        let head = if handshake.is_some() { HeadSize::of(&outgoing.parts) } else { head };
+        if handshake.is_some() || head.is_large() {
             self.0.settle().await;
         }
         if let Some(error) = self.0.refusal() {
@@ -272,7 +281,7 @@ impl Stream {
         };
         answered.await.map_err(|error| {
             let error = match error {
-                Http2Error::Library(error) if head > LARGE_HEAD => Http2Error::Large(error),
+                Http2Error::Library(error) if head.is_large() => Http2Error::Large(error),
                 error => error,
             };
             Unanswered { error, unsent: None }
@@ -286,22 +295,29 @@ impl Drop for Stream {
     }
 }
 
-/// True for a head that a backend may end a connection for.
-pub(crate) fn is_large(head: &Parts) -> bool {
-    head_size(head) > LARGE_HEAD
-}
+// === impl HeadSize ===
 
-/// The size of a head as HTTP/2 counts it (RFC 9113 section 6.5.2), with the fields that its target
-/// becomes, whether or not it is one of HTTP/2 yet.
-fn head_size(head: &Parts) -> usize {
-    const FIELD: usize = 32;
-    const OF_TARGET: [&str; 4] = [":method", ":scheme", ":authority", ":path"];
-    let names = OF_TARGET.iter().map(|name| name.len() + FIELD).sum::<usize>();
-    let path = head.uri.path_and_query().map_or(0, |it| it.as_str().len());
-    let authority = head.uri.authority().map_or(0, |it| it.as_str().len());
-    let values = head.method.as_str().len() + "https".len() + authority + path;
-    let fields = head.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + FIELD);
-    fields.sum::<usize>() + names + values
+impl HeadSize {
+    /// With the fields that its target becomes, whether or not the head is one of HTTP/2 yet: that
+    /// has no `Host`, but an authority.
+    pub(crate) fn of(head: &Parts) -> Self {
+        const FIELD: usize = 32;
+        const OF_TARGET: [&str; 4] = [":method", ":scheme", ":authority", ":path"];
+        let names = OF_TARGET.iter().map(|name| name.len() + FIELD).sum::<usize>();
+        let path = head.uri.path_and_query().map_or("/".len(), |it| it.as_str().len());
+        let authority = head.uri.authority().map_or(0, |it| it.as_str().len());
+        let values = head.method.as_str().len() + "https".len() + authority + path;
+        let fields = head.headers.iter().map(|(name, value)| {
+            let own = if *name == HOST { 0 } else { name.as_str().len() + FIELD };
+            own + value.len()
+        });
+        Self(fields.sum::<usize>() + names + values)
+    }
+
+    /// True if a backend may end a connection for it.
+    pub(crate) fn is_large(self) -> bool {
+        self.0 > LARGE_HEAD
+    }
 }
 
 // === impl Stalled ===
