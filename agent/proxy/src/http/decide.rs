@@ -2,85 +2,40 @@
 //! here waits, or depends on the parser that the head comes from.
 
 mod complete;
+mod decision;
+mod head;
 #[cfg(test)]
 mod tests;
 
 use std::borrow::Cow;
-use std::cell::OnceCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use http::{HeaderName, HeaderValue, Method, StatusCode, header};
+use http::HeaderValue;
 use portcullis_model::{
-    Action, Authentication, BackendTarget, Cors, DirectResponse, ExternalAuth, Failure, Filter, Found,
-    HeaderEdit, Limits, Listener, ListenerFilter, Port, PortListeners, RequestHead, RouteTable, Rule, Scheme,
-    Selected, WeightedBackend,
+    Action, Authentication, BackendTarget, Cors, ExternalAuth, Failure, Filter, Found, Limits, Listener,
+    ListenerFilter, Port, PortListeners, RequestHead, RouteTable, Rule, Scheme, Selected,
 };
 
-use crate::core::head::{Fields, Head, KnownField, KnownFields};
-use crate::core::origin::{self, Claim};
+use crate::core::head::{Head, KnownField, KnownFields};
 use crate::core::reason::Reason;
 use crate::http::cors::{CrossOrigin, Preflight};
+use crate::http::decide::head::RoutedHead;
 use crate::http::edge::{self, Target};
 use crate::http::loops;
-use crate::http::plan::ForwardPlan;
-use crate::http::policy::{self, Judge, Refused};
-use crate::http::rate_limit::{Exhausted, RateLimits};
-use crate::http::search_time::SearchTime;
+use crate::http::policy::{self, Judge};
+use crate::http::rate_limit::RateLimits;
 use crate::http::sender::{Believed, Sender};
 use crate::http::session::Sessions;
 use crate::http::templates::{Connected, FilledTemplates};
-use crate::log::record::Destination;
 
-pub(crate) enum Decision<'s> {
-    Forward(ForwardPlan<'s>),
-    Own(OwnAnswer<'s>),
-    /// Boxed: few requests are.
-    Guarded(Box<Guarded<'s>>),
-}
-
-/// A request that has to pass filters before anything becomes of it.
-pub(crate) struct Guarded<'s> {
-    pub steps: Vec<Step<'s>>,
-    pub next: Next<'s>,
-    /// Path and host that the client asked for, the path in its normal form.
-    pub path: String,
-    pub authority: HeaderValue,
-    /// The known fields among those of the request.
-    pub fields: KnownFields,
-}
-
-/// A filter on the way.
-pub(crate) enum Step<'s> {
-    /// Owned where it was filled in for the request.
-    Edit(Cow<'s, HeaderEdit>),
-    Ask(&'s ExternalAuth, AskedBy),
-    /// Comes first, if it comes.
-    Authenticate(Vec<&'s Authentication>),
-    Fail(&'s Failure),
-}
-
-/// The place of an auth service's changes among those that others make to the request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum AskedBy {
-    /// Before all filters.
-    Policy,
-    /// In the filter's place.
-    Filter,
-}
+pub(crate) use crate::http::decide::decision::{AskedBy, Decision, Given, Guarded, Next, OwnAnswer, Step};
 
 /// The checks of a request that policies want before its filters run.
 #[derive(Default)]
 struct Wanted<'s> {
     credentials: Vec<&'s Authentication>,
     services: Vec<&'s ExternalAuth>,
-}
-
-/// The fate of a request that has passed.
-pub(crate) enum Next<'s> {
-    Forward(ForwardPlan<'s>),
-    Own(OwnAnswer<'s>),
-    Route(Unrouted<'s>),
 }
 
 /// A request for a listener, without its head.
@@ -93,160 +48,6 @@ pub(crate) struct Unrouted<'s> {
     sender: Sender<'static>,
     rates: Rc<RateLimits>,
     sessions: Option<Rc<Sessions>>,
-}
-
-/// An answer of the gateway's own.
-pub(crate) enum OwnAnswer<'s> {
-    Redirect {
-        rule: &'s Rule,
-        status: StatusCode,
-        location: String,
-        cross_origin: Option<Box<CrossOrigin<'s>>>,
-        filled: Option<Box<FilledTemplates>>,
-    },
-    /// Boxed: few answers are such.
-    Response(Box<Given<'s>>),
-    /// To the question whether a page may send a request that the rule takes.
-    Preflight { rule: &'s Rule, cross_origin: CrossOrigin<'s>, asked: Box<Preflight> },
-    /// The rule cannot serve the request.
-    Failed { status: StatusCode, cross_origin: Option<Box<CrossOrigin<'s>>> },
-    /// The status is the reason's but for rules that have one of their own.
-    Reason(Reason, StatusCode),
-    /// A rate limit is used up.
-    Exhausted(Exhausted),
-    /// Says in `WWW-Authenticate` which credentials are wanted.
-    Challenge(Reason, HeaderValue),
-    /// One of a rule that may be asked by pages of other origins, which are to know what is wrong.
-    ToPage { own: Box<OwnAnswer<'s>>, cross_origin: Box<CrossOrigin<'s>> },
-}
-
-/// A response that a RouteFilter gives.
-pub(crate) struct Given<'s> {
-    pub rule: &'s Rule,
-    /// The one that has the filter, if it is not the rule.
-    pub backend: Option<&'s WeightedBackend>,
-    pub response: &'s DirectResponse,
-    pub cross_origin: Option<Box<CrossOrigin<'s>>>,
-    pub filled: Option<Box<FilledTemplates>>,
-}
-
-impl Wanted<'_> {
-    fn is_empty(&self) -> bool {
-        self.credentials.is_empty() && self.services.is_empty()
-    }
-}
-
-impl<'s> Decision<'s> {
-    /// The way that the request goes, as far as it is decided before it is sent on.
-    pub(crate) fn destination(&self) -> Destination<'s> {
-        match self {
-            Self::Forward(plan) => plan.destination(),
-            Self::Own(own) => own.destination(),
-            Self::Guarded(guarded) => guarded.next.destination(),
-        }
-    }
-
-    /// The fields by which pages of other origins may read the response, be it a backend's or our
-    /// own.
-    pub(crate) fn cross_origin(&self) -> Option<&CrossOrigin<'s>> {
-        match self {
-            Self::Forward(plan) => plan.cross_origin.as_deref(),
-            Self::Own(own) => own.cross_origin(),
-            Self::Guarded(guarded) => guarded.next.cross_origin(),
-        }
-    }
-
-    /// The rule by which it is sent on, or may be.
-    pub(crate) fn rule(&self) -> Option<&'s Rule> {
-        match self {
-            Self::Forward(plan) => Some(plan.rule),
-            Self::Own(_) => None,
-            Self::Guarded(guarded) => guarded.next.rule(),
-        }
-    }
-
-    /// The fields of templates, if there are any.
-    pub(crate) fn filled(&self) -> Option<&FilledTemplates> {
-        match self {
-            Self::Forward(plan) => plan.filled.as_deref(),
-            Self::Own(own) => own.filled(),
-            Self::Guarded(guarded) => guarded.next.filled(),
-        }
-    }
-}
-
-impl<'s> OwnAnswer<'s> {
-    fn destination(&self) -> Destination<'s> {
-        match self {
-            Self::Redirect { rule, .. } | Self::Preflight { rule, .. } => {
-                Destination { rule: Some(&rule.id), ..Destination::default() }
-            }
-            Self::Response(given) => Destination { rule: Some(&given.rule.id), ..Destination::default() },
-            Self::ToPage { own, .. } => own.destination(),
-            Self::Failed { .. } | Self::Reason(..) | Self::Exhausted(_) | Self::Challenge(..) => {
-                Destination::default()
-            }
-        }
-    }
-
-    fn cross_origin(&self) -> Option<&CrossOrigin<'s>> {
-        match self {
-            Self::Redirect { cross_origin, .. } | Self::Failed { cross_origin, .. } => {
-                cross_origin.as_deref()
-            }
-            Self::Response(given) => given.cross_origin.as_deref(),
-            Self::ToPage { cross_origin, .. } => Some(cross_origin),
-            Self::Preflight { .. } | Self::Reason(..) | Self::Exhausted(_) | Self::Challenge(..) => None,
-        }
-    }
-
-    fn filled(&self) -> Option<&FilledTemplates> {
-        match self {
-            Self::Redirect { filled, .. } => filled.as_deref(),
-            Self::Response(given) => given.filled.as_deref(),
-            Self::ToPage { own, .. } => own.filled(),
-            Self::Preflight { .. }
-            | Self::Failed { .. }
-            | Self::Reason(..)
-            | Self::Exhausted(_)
-            | Self::Challenge(..) => None,
-        }
-    }
-}
-
-impl<'s> Next<'s> {
-    pub(crate) fn rule(&self) -> Option<&'s Rule> {
-        match self {
-            Self::Forward(plan) => Some(plan.rule),
-            Self::Own(OwnAnswer::Redirect { rule, .. }) => Some(rule),
-            Self::Own(OwnAnswer::Response(given)) => Some(given.rule),
-            Self::Own(_) | Self::Route(_) => None,
-        }
-    }
-
-    pub(crate) fn filled(&self) -> Option<&FilledTemplates> {
-        match self {
-            Self::Forward(plan) => plan.filled.as_deref(),
-            Self::Own(own) => own.filled(),
-            Self::Route(_) => None,
-        }
-    }
-
-    fn cross_origin(&self) -> Option<&CrossOrigin<'s>> {
-        match self {
-            Self::Forward(plan) => plan.cross_origin.as_deref(),
-            Self::Own(own) => own.cross_origin(),
-            Self::Route(_) => None,
-        }
-    }
-
-    fn destination(&self) -> Destination<'s> {
-        match self {
-            Self::Forward(plan) => plan.destination(),
-            Self::Own(own) => own.destination(),
-            Self::Route(_) => Destination::default(),
-        }
-    }
 }
 
 /// The connection that a request came on.
@@ -285,24 +86,9 @@ impl<'r> Arrival<'r> {
     }
 }
 
-impl From<Reason> for OwnAnswer<'_> {
-    fn from(reason: Reason) -> Self {
-        Self::Reason(reason, reason.status())
-    }
-}
-
-impl From<Refused> for OwnAnswer<'_> {
-    fn from(refused: Refused) -> Self {
-        match refused {
-            Refused::By(reason) => reason.into(),
-            Refused::Exhausted(exhausted) => Self::Exhausted(exhausted),
-        }
-    }
-}
-
-impl From<Reason> for Decision<'_> {
-    fn from(reason: Reason) -> Self {
-        Self::Own(reason.into())
+impl Wanted<'_> {
+    fn is_empty(&self) -> bool {
+        self.credentials.is_empty() && self.services.is_empty()
     }
 }
 
@@ -562,68 +348,4 @@ struct Routed<'r, 's, H> {
     request: &'r RoutedHead<'r, H>,
     circumstances: Circumstances<'r>,
     listener: &'s Listener,
-}
-
-/// The head as routes see it.
-struct RoutedHead<'r, H> {
-    head: &'r H,
-    method: &'r Method,
-    target: &'r Target<'r>,
-    query: OnceCell<Vec<(Cow<'r, str>, Cow<'r, str>)>>,
-    search: SearchTime,
-}
-
-impl<'r, H: Head> RoutedHead<'r, H> {
-    fn new(head: &'r H, method: &'r Method, target: &'r Target<'r>) -> Self {
-        Self { head, method, target, query: OnceCell::new(), search: SearchTime::default() }
-    }
-
-    /// The host with port, as the target names it; or else as the field does.
-    fn named_and_field(&self) -> (Option<HeaderValue>, Option<HeaderValue>) {
-        let named = self.head.authority().and_then(|authority| HeaderValue::from_str(authority).ok());
-        let field = if named.is_none() { self.head.fields().copy(&header::HOST) } else { None };
-        (named, field)
-    }
-
-    fn guarded<'s>(&self, steps: Vec<Step<'s>>, next: Next<'s>) -> Decision<'s> {
-        let (named, field) = self.named_and_field();
-        let authority = named.or(field).unwrap_or(HeaderValue::from_static(""));
-        let (path, fields) = (self.target.path.clone().into_owned(), self.target.fields);
-        Decision::Guarded(Box::new(Guarded { steps, next, path, authority, fields }))
-    }
-}
-
-impl<H: Head> RequestHead for RoutedHead<'_, H> {
-    fn method(&self) -> &Method {
-        self.method
-    }
-
-    fn host(&self) -> &str {
-        &self.target.host
-    }
-
-    fn path(&self) -> &str {
-        &self.target.path
-    }
-
-    fn header(&self, name: &HeaderName) -> Option<Cow<'_, [u8]>> {
-        // It is the client's word, which backends do not get either.
-        if origin::claim(name.as_str()) == Some(Claim::Identity) {
-            return None;
-        }
-        let mut values = self.head.fields().get_all(name);
-        let first = values.next()?;
-        Some(values.fold(Cow::Borrowed(first), |all, value| Cow::Owned([&all, value].join(&b','))))
-    }
-
-    fn query_param(&self, name: &str) -> Option<Cow<'_, str>> {
-        let pairs = self.query.get_or_init(|| {
-            form_urlencoded::parse(self.head.query().unwrap_or_default().as_bytes()).collect()
-        });
-        pairs.iter().find(|(key, _)| key == name).map(|(_, value)| Cow::Borrowed(&**value))
-    }
-
-    fn may_search(&self, bytes: usize) -> bool {
-        self.search.permits(bytes)
-    }
 }

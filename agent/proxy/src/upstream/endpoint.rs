@@ -3,6 +3,8 @@
 //! the peer takes fewer requests at once than come.
 
 mod by_client;
+mod connecting;
+mod connection;
 mod in_flight;
 mod plain;
 mod response_body;
@@ -16,41 +18,36 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use foldhash::quality::FixedState;
+use http::header;
 use http::request::Parts;
-use http::uri::Scheme;
-use http::{Response, header};
 use portcullis_model::{BackendProtocol, L4Protocol, ProxyHeader};
-use socket2::{SockRef, TcpKeepalive};
-use tokio::io::AsyncWriteExt;
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::core::clock;
 use crate::core::settings::Upstream;
 use crate::core::stats::CoreCounters;
-use crate::upstream::dial::Dial;
 use crate::upstream::endpoint::by_client::{Clients, KEPT};
-use crate::upstream::endpoint::response_body::Source;
+use crate::upstream::endpoint::connecting::{Choice, Sharing, announce};
+use crate::upstream::endpoint::connection::Kind;
 use crate::upstream::health::budget::Budget;
 use crate::upstream::health::endpoint::{Doubt, EndpointHealth, Failure};
 use crate::upstream::health::places::ConnectionPlace;
 use crate::upstream::hops::{Hop, Hops, Passed};
-use crate::upstream::http1::{HeadLimits, Http1, Http1Error, Unanswered};
-use crate::upstream::http2::{self, HeadSize, Http2Error, Multiplexed, Stream};
+use crate::upstream::http1::{HeadLimits, Http1, Http1Error};
+use crate::upstream::http2::{HeadSize, Http2Error, Multiplexed, Stream};
 use crate::upstream::proxy_header::Ends;
-use crate::upstream::request::{Outgoing, Resend, Upload};
+use crate::upstream::request::Outgoing;
 use crate::upstream::stream::BackendStream;
 use crate::upstream::tls::{Offer, Security};
 
 pub(crate) use crate::upstream::endpoint::by_client::Downstream;
+pub(crate) use crate::upstream::endpoint::connection::Connection;
 pub(crate) use crate::upstream::endpoint::in_flight::InFlight;
 pub(crate) use crate::upstream::endpoint::plain::PlainFailure;
 pub(crate) use crate::upstream::endpoint::response_body::{BackendTunnel, GRPC_STATUS, ResponseBody};
 
 /// For this long, an endpoint that refused a connection is tried last.
 const AVOID_AFTER_FAILURE: Duration = Duration::from_secs(5);
-/// Probes that a peer may leave unanswered until it counts as vanished.
-const PROBES: u32 = 3;
 
 pub(crate) struct Endpoint {
     pub address: SocketAddr,
@@ -77,13 +74,6 @@ pub(crate) struct Endpoint {
     pub budget: Option<Arc<Budget>>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Choice {
-    Unknown,
-    Http1,
-    Http2,
-}
-
 struct Idle {
     connection: Http1,
     /// By the core's clock.
@@ -97,28 +87,6 @@ pub(crate) struct Dedicated {
     _in_flight: InFlight,
     _hop: Option<Hop>,
     _place: Option<ConnectionPlace>,
-}
-
-/// A connection checked out for one request.
-pub(crate) struct Connection {
-    kind: Kind,
-    in_flight: InFlight,
-    pub reused: bool,
-    /// Of the request's head, unless the endpoint speaks HTTP/1 alone.
-    head: Option<HeadSize>,
-}
-
-/// The requests that a new connection is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Sharing {
-    All,
-    /// One with fields so large that backends may end the connection for it.
-    One,
-}
-
-enum Kind {
-    Http1(Http1),
-    Http2(Stream),
 }
 
 /// The reason why a request got no response head.
@@ -424,195 +392,5 @@ impl Endpoint {
     /// A place on a shared connection.
     fn stream(&self) -> Option<Stream> {
         self.shared.borrow().iter().find_map(Multiplexed::stream)
-    }
-
-    async fn connect(&self, counters: &CoreCounters, offer: Offer, sharing: Sharing) -> io::Result<Kind> {
-        match self.protocol {
-            BackendProtocol::Negotiated if offer == Offer::Requests => {
-                self.negotiate(counters, sharing).await
-            }
-            BackendProtocol::Http1 | BackendProtocol::Negotiated => {
-                Ok(Kind::Http1(Http1::new(self.dial(counters, offer).await?)))
-            }
-            BackendProtocol::H2c => self.connect_shared(counters, sharing).await.map(Kind::Http2),
-        }
-    }
-
-    /// Requests that waited for a connection share its fate, so that none waits for a second one to
-    /// fail.
-    async fn connect_shared(&self, counters: &CoreCounters, sharing: Sharing) -> io::Result<Stream> {
-        if sharing == Sharing::One {
-            return self.share(self.dial(counters, Offer::Requests).await?, sharing).await;
-        }
-        let before = self.failures.get().0;
-        let _only = self.connecting.lock().await;
-        match self.made_meanwhile(before)? {
-            Some(stream) => Ok(stream),
-            None => self.share(self.dial(counters, Offer::Requests).await?, sharing).await,
-        }
-    }
-
-    /// The same where the endpoint chooses: unless it chose HTTP/1 lately, requests wait for its
-    /// choice rather than to make a connection each.
-    async fn negotiate(&self, counters: &CoreCounters, sharing: Sharing) -> io::Result<Kind> {
-        let before = self.failures.get().0;
-        let mut only = None;
-        if self.choice.get() != Choice::Http1 && sharing == Sharing::All {
-            only = Some(self.connecting.lock().await);
-            if let Some(stream) = self.made_meanwhile(before)? {
-                return Ok(Kind::Http2(stream));
-            }
-        }
-        // The one before may have found out.
-        let _only = only.filter(|_| self.choice.get() != Choice::Http1);
-        let stream = self.dial(counters, Offer::Requests).await?;
-        if stream.is_http2() {
-            self.choice.set(Choice::Http2);
-            self.share(stream, sharing).await.map(Kind::Http2)
-        } else {
-            self.choice.set(Choice::Http1);
-            Ok(Kind::Http1(Http1::new(stream)))
-        }
-    }
-
-    /// A place on a connection that another request made, or that one's failure.
-    fn made_meanwhile(&self, failures_before: u32) -> io::Result<Option<Stream>> {
-        if let Some(stream) = self.stream() {
-            return Ok(Some(stream));
-        }
-        let (failures, why) = self.failures.get();
-        if failures == failures_before { Ok(None) } else { Err(why.into()) }
-    }
-
-    async fn share(&self, stream: BackendStream, sharing: Sharing) -> io::Result<Stream> {
-        // By default the kernel waits a quarter of an hour for acknowledgements before it gives a
-        // peer up. PING frames are no way: gRPC servers close a connection whose client sends them
-        // more often than every five minutes.
-        SockRef::from(stream.socket()).set_tcp_user_timeout(Some(self.settings.vanished))?;
-        let connection = Multiplexed::open(stream, &self.settings).await?;
-        let place = connection.stream().ok_or(io::ErrorKind::ConnectionReset)?;
-        if sharing == Sharing::All {
-            self.shared.borrow_mut().push(connection);
-        }
-        Ok(place)
-    }
-
-    async fn dial(&self, counters: &CoreCounters, offer: Offer) -> io::Result<BackendStream> {
-        self.may_send()?;
-        let mut socket = self.finish_dial(self.begin_dial(counters)?).await?;
-        match &self.clients {
-            Clients::Any => {}
-            Clients::One(client) => announce(&mut socket, &client.header).await?,
-            // It would be for no client.
-            Clients::Each(_) => return Err(io::ErrorKind::InvalidInput.into()),
-        }
-        self.secure(socket, offer).await
-    }
-
-    fn may_send(&self) -> io::Result<()> {
-        match self.security {
-            Security::Plain | Security::Tls(_) => Ok(()),
-            Security::Refused => {
-                let why = "it cannot be spoken to in TLS as it has to be, and nothing is sent without";
-                Err(io::Error::new(io::ErrorKind::InvalidData, why))
-            }
-        }
-    }
-
-    async fn secure(&self, socket: TcpStream, offer: Offer) -> io::Result<BackendStream> {
-        match &self.security {
-            Security::Plain => Ok(BackendStream::Plain(socket)),
-            // Boxed: connections in plaintext would have room for the handshake, too.
-            Security::Tls(tls) => {
-                Ok(BackendStream::Tls(Box::new(Box::pin(tls.connect(socket, offer)).await?)))
-            }
-            Security::Refused => self.may_send().and(Err(io::ErrorKind::InvalidData.into())),
-        }
-    }
-
-    fn begin_dial(&self, counters: &CoreCounters) -> io::Result<Dial> {
-        counters.connects.increment();
-        Dial::begin(self.address)
-    }
-
-    /// Probes detect a peer that vanished while nothing is sent, as in a tunnel or a long poll.
-    async fn finish_dial(&self, dial: Dial) -> io::Result<TcpStream> {
-        let stream = dial.finish().await?;
-        stream.set_nodelay(true)?;
-        let pause = (self.settings.vanished / (PROBES + 1)).max(Duration::from_secs(1));
-        let probing = TcpKeepalive::new().with_time(pause).with_interval(pause).with_retries(PROBES);
-        SockRef::from(&stream).set_tcp_keepalive(&probing)?;
-        self.set_failed(None);
-        Ok(stream)
-    }
-}
-
-/// Has a connection begin with the header. The socket's buffer is empty, and takes all of it.
-async fn announce(socket: &mut TcpStream, header: &[u8]) -> io::Result<()> {
-    socket.write_all(header).await
-}
-
-// === impl Connection ===
-
-impl Connection {
-    pub(crate) fn endpoint(&self) -> SocketAddr {
-        self.in_flight.endpoint().address
-    }
-
-    pub(crate) fn is_http2(&self) -> bool {
-        matches!(self.kind, Kind::Http2(_))
-    }
-
-    /// Of the URLs that the backend is asked for.
-    pub(crate) fn scheme(&self) -> Scheme {
-        match self.in_flight.endpoint().security {
-            Security::Plain | Security::Refused => Scheme::HTTP,
-            Security::Tls(_) => Scheme::HTTPS,
-        }
-    }
-
-    pub(crate) async fn send(
-        self,
-        mut outgoing: Box<Outgoing>,
-    ) -> Result<Response<ResponseBody>, SendFailure> {
-        let Self { kind, in_flight, reused, head } = self;
-        let sent = match kind {
-            Kind::Http1(connection) => {
-                let is_repeatable = reused && matches!(outgoing.upload, Upload::Empty);
-                let endpoint = in_flight.endpoint();
-                let longest_stall = (!outgoing.may_stall).then_some(endpoint.settings.stalled);
-                let sent = connection.send(&mut outgoing, endpoint.head_limits(), longest_stall).await;
-                sent.map(|response| response.map(|body| Source::Http1(Box::new(body)))).map_err(|failure| {
-                    let Unanswered { error, sent, received } = failure;
-                    let is_safe = sent == 0 || outgoing.parts.method.is_idempotent();
-                    let again = (is_repeatable && received == 0 && is_safe).then_some(outgoing);
-                    let processed = if sent == 0 { Processed::No } else { Processed::Perhaps };
-                    SendFailure { error: error.into(), processed, again }
-                })
-            }
-            Kind::Http2(place) => {
-                let resend = if reused { Resend::of(&outgoing) } else { None };
-                let head = head.unwrap_or_else(|| HeadSize::of(&outgoing.parts));
-                // Boxed: the future of every request, to HTTP/1 backends, too, would have
-                // room for it as long as its response lasts.
-                let sent = Box::pin(place.send(outgoing, head)).await;
-                sent.map_err(|http2::Unanswered { error, unsent }| {
-                    let is_unseen = match &error {
-                        Http2Error::Library(error) | Http2Error::Large(error) => {
-                            error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM)
-                        }
-                        Http2Error::NoTunnels | Http2Error::TooLarge { .. } => true,
-                        Http2Error::Stalled => false,
-                    };
-                    let processed =
-                        if unsent.is_some() || is_unseen { Processed::No } else { Processed::Perhaps };
-                    let is_final = matches!(error, Http2Error::TooLarge { .. });
-                    let again = unsent.or_else(|| resend.filter(|_| !is_final).map(Resend::into_outgoing));
-                    SendFailure { error: error.into(), processed, again }
-                })
-                .map(|response| response.map(|body| Source::Http2 { body, place }))
-            }
-        };
-        sent.map(|response| response.map(|source| ResponseBody::new(source, in_flight)))
     }
 }

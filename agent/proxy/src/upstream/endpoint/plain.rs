@@ -7,8 +7,10 @@ use portcullis_model::BackendProtocol;
 
 use crate::core::stats::CoreCounters;
 use crate::upstream::endpoint::by_client::Clients;
+use crate::upstream::endpoint::connecting::Sharing;
+use crate::upstream::endpoint::connection::Kind;
 use crate::upstream::endpoint::response_body::Source;
-use crate::upstream::endpoint::{Endpoint, Freshness, InFlight, Kind, ResponseBody, Sharing, UpstreamError};
+use crate::upstream::endpoint::{Endpoint, Freshness, InFlight, ResponseBody, UpstreamError};
 use crate::upstream::http1::plain::{PlainRequest, PlainResponse, Rest};
 use crate::upstream::http1::{Http1, Unanswered};
 use crate::upstream::tls::Offer;

@@ -1,0 +1,77 @@
+//! The head of a request as routes see it.
+
+use std::borrow::Cow;
+use std::cell::OnceCell;
+
+use http::{HeaderName, HeaderValue, Method, header};
+use portcullis_model::RequestHead;
+
+use crate::core::head::{Fields, Head};
+use crate::core::origin::{self, Claim};
+use crate::http::decide::decision::{Decision, Guarded, Next, Step};
+use crate::http::edge::Target;
+use crate::http::search_time::SearchTime;
+
+/// The head as routes see it.
+pub(super) struct RoutedHead<'r, H> {
+    pub(super) head: &'r H,
+    pub(super) method: &'r Method,
+    pub(super) target: &'r Target<'r>,
+    query: OnceCell<Vec<(Cow<'r, str>, Cow<'r, str>)>>,
+    pub(super) search: SearchTime,
+}
+
+impl<'r, H: Head> RoutedHead<'r, H> {
+    pub(super) fn new(head: &'r H, method: &'r Method, target: &'r Target<'r>) -> Self {
+        Self { head, method, target, query: OnceCell::new(), search: SearchTime::default() }
+    }
+
+    /// The host with port, as the target names it; or else as the field does.
+    pub(super) fn named_and_field(&self) -> (Option<HeaderValue>, Option<HeaderValue>) {
+        let named = self.head.authority().and_then(|authority| HeaderValue::from_str(authority).ok());
+        let field = if named.is_none() { self.head.fields().copy(&header::HOST) } else { None };
+        (named, field)
+    }
+
+    pub(super) fn guarded<'s>(&self, steps: Vec<Step<'s>>, next: Next<'s>) -> Decision<'s> {
+        let (named, field) = self.named_and_field();
+        let authority = named.or(field).unwrap_or(HeaderValue::from_static(""));
+        let (path, fields) = (self.target.path.clone().into_owned(), self.target.fields);
+        Decision::Guarded(Box::new(Guarded { steps, next, path, authority, fields }))
+    }
+}
+
+impl<H: Head> RequestHead for RoutedHead<'_, H> {
+    fn method(&self) -> &Method {
+        self.method
+    }
+
+    fn host(&self) -> &str {
+        &self.target.host
+    }
+
+    fn path(&self) -> &str {
+        &self.target.path
+    }
+
+    fn header(&self, name: &HeaderName) -> Option<Cow<'_, [u8]>> {
+        // It is the client's word, which backends do not get either.
+        if origin::claim(name.as_str()) == Some(Claim::Identity) {
+            return None;
+        }
+        let mut values = self.head.fields().get_all(name);
+        let first = values.next()?;
+        Some(values.fold(Cow::Borrowed(first), |all, value| Cow::Owned([&all, value].join(&b','))))
+    }
+
+    fn query_param(&self, name: &str) -> Option<Cow<'_, str>> {
+        let pairs = self.query.get_or_init(|| {
+            form_urlencoded::parse(self.head.query().unwrap_or_default().as_bytes()).collect()
+        });
+        pairs.iter().find(|(key, _)| key == name).map(|(_, value)| Cow::Borrowed(&**value))
+    }
+
+    fn may_search(&self, bytes: usize) -> bool {
+        self.search.permits(bytes)
+    }
+}
