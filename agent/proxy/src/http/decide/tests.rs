@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use http::Method;
+use http::{HeaderName, Method, StatusCode};
 use portcullis_model::{
     BackendName, Entry, Gateway, HostPattern, ListenerId, ObjectName, ParentKind, PathMatch, PathRewrite,
     PathTable, PortKey, PortListeners, Precedence, Redirect, Rewrite, RouteMatch, RouteOrigin, RuleId,
-    Serves, Split, Timeouts, TlsTermination, TrustedProxies, ValueMatch,
+    Serves, Split, Timeouts, TlsTermination, TrustedProxies, ValueMatch, WeightedBackend,
 };
 
 use super::*;
