@@ -218,7 +218,7 @@ async fn a_tenant_who_changes_many_objects_all_the_time_delays_others_by_one_wri
         for _ in 0..8 {
             let job = next(&queue).await.unwrap();
             assert_eq!(&*job.key.name.namespace, "m");
-            change(&queue, &[job.key.clone()], 100 + round);
+            change(&queue, std::slice::from_ref(&job.key), 100 + round);
             queue.wrote(&job);
         }
         change(&queue, &others, round);
