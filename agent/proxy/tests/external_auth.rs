@@ -308,6 +308,41 @@ async fn the_rules_time_is_for_the_service_too() {
     assert_eq!(backend.requests(), 2);
 }
 
+/// Whose rule is not known before.
+#[tokio::test]
+async fn the_rules_time_is_for_a_listeners_service_too() {
+    let slow = HttpAuthService::start(|_| {
+        std::thread::sleep(Duration::from_millis(100));
+        answer(200, &[], "")
+    })
+    .await;
+    let rules =
+        vec![guarded(over_http(|_| {})).prefix("/twice").request_timeout(350), rule().request_timeout(250)];
+    let (mut world, _backend) = world(slow.address, BackendProtocol::Http1, rules).await;
+    world.filters = vec![ListenerFilter::ExternalAuth(over_http(|_| {}))];
+    world.apply().await;
+    for path in ["/", "/twice"] {
+        assert_eq!(world.send(Via::Http1, &format!("GET {path}?delay=200")).await.status, 504, "{path}");
+        assert_eq!(world.send(Via::Http1, &format!("GET {path}")).await.status, 200, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn a_calls_deadline_is_for_the_services_too() {
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = silent.local_addr().unwrap();
+    let (mut world, backend) = world(address, BackendProtocol::Http1, vec![guarded(over_http(|_| {}))]).await;
+    let of_listener = ListenerFilter::ExternalAuth(over_http(|_| {}));
+    for filters in [vec![], vec![of_listener]] {
+        world.filters = filters;
+        world.apply().await;
+        let call = "POST /shop.Cart/Add\ncontent-type: application/grpc\nte: trailers\ngrpc-timeout: 100m";
+        let reply = world.send(Via::H2c, call).await;
+        assert_eq!(reply.header("grpc-status"), Some("4"), "{reply:?}");
+    }
+    assert_eq!(backend.requests(), 0);
+}
+
 /// An endpoint of the service may be the gateway itself.
 #[tokio::test]
 async fn a_service_that_leads_back_is_not_asked_for_ever() {

@@ -137,11 +137,13 @@ impl Authorizer {
         guarded: &mut Guarded<'s>,
         outgoing: &mut Outgoing,
     ) -> Result<Passed<'s>, Refusal> {
-        let begun = Instant::now();
-        let deadline = match &guarded.next {
-            Next::Forward(plan) => plan.timeouts().request.duration().map(|limit| begun + limit),
+        let begun = guarded.begun.unwrap_or_else(Instant::now);
+        let of_rule = match &guarded.next {
+            Next::Forward(plan) => plan.timeouts().request.duration(),
             Next::Own(_) | Next::Route(_) => None,
         };
+        let of_call = passage.call.and_then(|call| call.timeout);
+        let deadline = of_rule.into_iter().chain(of_call).min().map(|limit| begun + limit);
         let passing = self.pass_before(deadline, client, passage, guarded, outgoing);
         let Granted { by_policies, by_filters: granted, response } = match deadline {
             None => passing.await?,
@@ -173,7 +175,13 @@ impl Authorizer {
                     proxies: passage.proxies,
                     request_id: passage.request_id,
                 };
-                unrouted.route(client.limits(), connected, &outgoing.parts)
+                let mut decision = unrouted.route(client.limits(), connected, &outgoing.parts);
+                match &mut decision {
+                    Decision::Own(_) => {}
+                    Decision::Forward(plan) => plan.begun = Some(begun),
+                    Decision::Guarded(guarded) => guarded.begun = Some(begun),
+                }
+                decision
             }
         };
         Ok(Passed { decision, response })

@@ -6,6 +6,7 @@ use http::{HeaderValue, StatusCode};
 use portcullis_model::{
     Authentication, DirectResponse, ExternalAuth, Failure, HeaderEdit, Rule, WeightedBackend,
 };
+use tokio::time::Instant;
 
 use crate::core::head::KnownFields;
 use crate::core::reason::Reason;
@@ -28,6 +29,8 @@ pub(crate) enum Decision<'s> {
 pub(crate) struct Guarded<'s> {
     pub steps: Vec<Step<'s>>,
     pub next: Next<'s>,
+    /// The time at which the first check of the request began, if there was one before these.
+    pub begun: Option<Instant>,
     /// Path and host that the client asked for, the path in its normal form.
     pub path: String,
     pub authority: HeaderValue,
