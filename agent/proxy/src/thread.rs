@@ -35,7 +35,7 @@ use crate::core::snapshot::{self, SnapshotCell};
 use crate::core::socket::{self, CoreSockets, Sockets};
 use crate::core::stats::{CoreCounters, Stats};
 use crate::core::task::or_abort;
-use crate::http::auth::Authorizer;
+use crate::http::auth::{Authorizer, BodyRoom};
 use crate::http::authenticate::{Authenticator, PasswordThread};
 use crate::http::connection;
 use crate::http::encoder::Encoders;
@@ -278,7 +278,9 @@ impl Core {
         let known_keys = KnownKeys::new(key_sets);
         tokio::task::spawn_local(or_abort(known_keys.clone().follow_forever()));
         let authenticator = Authenticator::new(passwords, known_keys, rate_limits.clone());
-        let authorizer = Authorizer { pools: pools.clone(), authenticator, timeout: settings.upstream.auth };
+        let bodies = BodyRoom::new(buffers);
+        let authorizer =
+            Authorizer { pools: pools.clone(), authenticator, bodies, timeout: settings.upstream.auth };
         let forwarder = Forwarder {
             mirrors: Mirrors::new(pools.clone()),
             pools,

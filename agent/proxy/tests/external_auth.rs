@@ -9,15 +9,17 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Response, StatusCode};
-use portcullis_model::{BackendProtocol, Failure, Filter, ListenerFilter};
-use portcullis_proxy::Reason;
+use portcullis_model::{BackendProtocol, ExternalAuth, Failure, FieldNames, Filter, ListenerFilter};
+use portcullis_proxy::{Reason, Settings, Upstream};
 use support::auth::{HttpAuthService, filter, only, over_grpc, over_http};
 use support::backend::refusing;
 use support::client::raw;
 use support::guarded::{answer, fields_of, guarded, outcomes, seen, with_body, world};
-use support::origin::serve_raw;
-use support::rules::{edit, rule};
+use support::origin::{Origin, serve_raw};
+use support::rules::{backend_name, edit, rule};
+use support::settings::settings;
 use support::via::{Client, Via};
+use support::world::{World, eventually};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 #[tokio::test]
@@ -524,6 +526,75 @@ async fn a_body_that_breaks_off_authorises_nothing() {
     let _ = stream.read_to_end(&mut rest).await;
     assert!(!rest.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&rest));
     assert_eq!((auth.asked().len(), backend.requests()), (0, 0));
+}
+
+/// A thousand connections with 1 MiB each once ended an agent with 512 MiB within seconds.
+#[tokio::test]
+async fn no_more_bodies_are_held_than_there_is_room_for() {
+    const BODY: usize = 1 << 20;
+    const CLIENTS: usize = 60;
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let auth = HttpAuthService::start(|_| answer(200, &[], "")).await;
+    let hanging = |auth| with_body(ExternalAuth { backend: backend_name("silent"), ..auth }, BODY as u32);
+    let fine = |most: usize| with_body(over_http(|_| {}), most as u32);
+    let rules = vec![
+        hanging(over_http(|_| {})).prefix("/http"),
+        hanging(over_grpc(FieldNames::All)).prefix("/grpc"),
+        fine(BODY).prefix("/other").of("other"),
+        fine(8 * BODY).prefix("/all"),
+    ];
+    let upstream = Upstream { auth: Duration::from_secs(60), ..Upstream::default() };
+    // Half for each core, which share the connections; of that half for a namespace that is alone.
+    let mut world = World::with(Settings { buffers: 2 * 16 * BODY as u64, upstream, ..settings() });
+    let backend = Origin::http1().await;
+    world.backend("echo", BackendProtocol::Http1, &[backend.address]);
+    world.backend("auth", BackendProtocol::Http1, &[auth.address]);
+    world.backend("silent", BackendProtocol::Http1, &[silent.local_addr().unwrap()]);
+    world.http("*", rules);
+    world.apply().await;
+    let (body, all) = ("x".repeat(BODY), "x".repeat(8 * BODY));
+    // A question in Envoy's protocol has a copy.
+    for (path, room) in [("/http", 2 * 8), ("/grpc", 2 * 4)] {
+        for via in [Via::Http1, Via::H2c] {
+            let mut clients = tokio::task::JoinSet::new();
+            for _ in 0..CLIENTS {
+                let (to, request) = (world.plain, format!("POST {path}\n\n{body}"));
+                clients.spawn(
+                    async move { Client::connect(via, to, "any.test").await.try_send(&request).await },
+                );
+            }
+            for _ in room..CLIENTS {
+                let reply = clients.join_next().await.unwrap().unwrap().unwrap();
+                assert_eq!(reply.status, 503, "{path} {via:?} {reply:?}");
+                assert_eq!(reply.body, "too many request bodies at once\n");
+                assert_eq!(reply.header("retry-after"), Some("1"));
+            }
+            // Before a byte of the body has come.
+            let head = format!("POST {path} HTTP/1.1\r\nhost: a\r\ncontent-length: {BODY}\r\n\r\n");
+            let mut stream = tokio::net::TcpStream::connect(world.plain).await.unwrap();
+            stream.write_all(head.as_bytes()).await.unwrap();
+            let mut status = [0; 12];
+            stream.read_exact(&mut status).await.unwrap();
+            assert_eq!(&status, b"HTTP/1.1 503", "{path}");
+            // Not even a short one has room, nor one of unknown length.
+            assert_eq!(world.send(via, "POST /all\n\nbody").await.status, 503, "{path} {via:?}");
+            let mut client = Client::connect(via, world.plain, "any.test").await;
+            assert_eq!(client.send_unsized("POST /all\n\nbody").await.status, 503, "{path} {via:?}");
+            assert_eq!(world.send(via, "GET /all").await.status, 200, "{path} {via:?}");
+            // Another namespace's has, of either kind.
+            let other = format!("POST /other\n\n{body}");
+            assert_eq!(world.send(via, &other).await.status, 200, "{path} {via:?}");
+            let mut client = Client::connect(via, world.plain, "any.test").await;
+            assert_eq!(client.send_unsized(&other).await.status, 200, "{path} {via:?}");
+            drop(clients);
+            eventually("there is as much room as before", async || {
+                let mut client = Client::connect(via, world.plain, "any.test").await;
+                client.try_send(&format!("POST /all\n\n{all}")).await.is_ok_and(|reply| reply.status == 200)
+            })
+            .await;
+        }
+    }
+    assert_eq!(outcomes(&world).await[1..], [0, 0]);
 }
 
 // === of listeners ===

@@ -74,6 +74,7 @@ impl Reason {
             | Self::ClaimMismatch
             | Self::AuthBusy
             | Self::NoKeys
+            | Self::AuthBodies
             | Self::AuthDenied
             | Self::AuthFailed
             | Self::MadePath
@@ -112,6 +113,7 @@ impl Reason {
             | Self::RateLimited
             | Self::AuthBusy
             | Self::NoKeys
+            | Self::AuthBodies
             | Self::AuthFailed
             | Self::NoEndpoint
             | Self::BackendFull
@@ -237,6 +239,8 @@ reasons! {
     AuthBusy = SERVICE_UNAVAILABLE "auth_busy" "too many sign in at once",
     /// The keys of the token's issuer could not be fetched.
     NoKeys = SERVICE_UNAVAILABLE "no_keys" "tokens cannot be checked now",
+    /// No memory is left for one more body that an auth service is to see.
+    AuthBodies = SERVICE_UNAVAILABLE "auth_bodies" "too many request bodies at once",
     /// An external auth service does not let the request pass. Its own answer, if it can be passed
     /// on, has another status.
     AuthDenied = FORBIDDEN "auth_denied" "this request is not authorised",

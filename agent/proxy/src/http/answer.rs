@@ -16,8 +16,8 @@ pub(crate) type Answer = http::Response<Bytes>;
 /// requires the list.
 const METHODS: HeaderValue = HeaderValue::from_static("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS");
 
-/// Seconds after which what has too many requests now, a backend or the check of passwords, is
-/// worth another one; and so are keys that could not be fetched.
+/// Seconds after which what has too many requests now, a backend, the check of passwords or the
+/// memory for bodies, is worth another one; and so are keys that could not be fetched.
 const A_MOMENT: HeaderValue = HeaderValue::from_static("1");
 
 /// A line of text for the client.
@@ -28,10 +28,18 @@ pub(crate) fn of(reason: Reason, status: StatusCode) -> Answer {
     if matches!(reason, Reason::Method | Reason::Options) {
         response.headers_mut().insert(ALLOW, METHODS);
     }
-    if matches!(reason, Reason::BackendFull | Reason::RetryBudget | Reason::AuthBusy | Reason::NoKeys) {
+    if is_worth_another(reason) {
         response.headers_mut().insert(RETRY_AFTER, A_MOMENT);
     }
     response
+}
+
+/// True if the same request may pass soon.
+fn is_worth_another(reason: Reason) -> bool {
+    matches!(
+        reason,
+        Reason::BackendFull | Reason::RetryBudget | Reason::AuthBusy | Reason::NoKeys | Reason::AuthBodies
+    )
 }
 
 /// The same for a gRPC client, which reads trailers and not the status: "Trailers-Only", a response

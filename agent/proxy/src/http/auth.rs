@@ -2,27 +2,23 @@
 //! passes a service if that says so, and in no other case. "If there is any problem communicating
 //! with the external service, this filter MUST fail closed."
 
+mod bodies;
 mod ext_authz;
 mod over_grpc;
 mod over_http;
 
-use std::future::poll_fn;
 use std::net::IpAddr;
-use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http::request::Parts;
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderValue, Method, Request, Uri, Version};
-use http_body::Body as _;
-use portcullis_model::{AuthProtocol, ExternalAuth};
+use portcullis_model::{AuthProtocol, ExternalAuth, ListenerId};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::client::clients::Client;
-use crate::client::progress::Progress;
 use crate::core::reason::Reason;
 use crate::core::stats::AuthOutcome;
 use crate::http::answer::Answer;
@@ -37,13 +33,16 @@ use crate::upstream::attempt::{self, AttemptError, UpstreamResponse};
 use crate::upstream::discard::discard_rest;
 use crate::upstream::endpoint::ResponseBody;
 use crate::upstream::pool::Pools;
-use crate::upstream::request::whole::{Held, WholeBody};
-use crate::upstream::request::{Outgoing, Upload, UploadError};
+use crate::upstream::request::whole::WholeBody;
+use crate::upstream::request::{Outgoing, Upload};
+
+pub(crate) use bodies::BodyRoom;
 
 /// Asks the auth services for the requests of a core.
 pub(crate) struct Authorizer {
     pub pools: Rc<Pools>,
     pub authenticator: Authenticator,
+    pub bodies: BodyRoom,
     /// The time that a service has for its answer.
     pub timeout: Duration,
 }
@@ -115,12 +114,6 @@ struct Consent {
 struct QueryEdit {
     name: String,
     value: Option<String>,
-}
-
-/// A request's body that waits for a backend counts as the client's.
-struct HeldBody {
-    bytes: usize,
-    client: Arc<Progress>,
 }
 
 // === impl Authorizer ===
@@ -227,9 +220,13 @@ impl Authorizer {
                 }
                 Step::Ask(auth, asked_by) => (auth, asked_by),
             };
-            let body = match auth.body {
-                None => None,
-                Some(most) => Some(whole_body(client, outgoing, most.get() as usize).await?),
+            let (body, question_room) = match auth.body {
+                None => (None, None),
+                Some(most) => {
+                    let namespace = namespace(&guarded.next, client, passage.listener);
+                    let (body, room) = self.bodies.read(client, namespace, outgoing, auth, most).await?;
+                    (Some(body), Some(room))
+                }
             };
             let Parts { method, uri, version, .. } = &outgoing.parts;
             let query = uri.query().map_or_else(String::new, |query| format!("?{query}"));
@@ -247,6 +244,7 @@ impl Authorizer {
                 body,
             };
             let verdict = self.ask(auth, &question).await;
+            drop(question_room);
             let Consent { request, response: of_response, query } =
                 self.consent(client, auth, verdict, deadline)?;
             request.iter().for_each(|change| change.apply(&mut fields));
@@ -374,6 +372,16 @@ fn names<'c>(granted: impl IntoIterator<Item = &'c Vec<Change>>) -> Vec<http::He
     granted.into_iter().flatten().map(|change| change.name().clone()).collect()
 }
 
+/// The one whose share of the room for bodies a request takes: the route's if that is known, else
+/// that of the listener.
+fn namespace<'r>(next: &Next<'r>, client: &'r Client, listener: Option<&'r ListenerId>) -> &'r str {
+    match (next.rule(), listener) {
+        (Some(rule), _) => &rule.id.route.namespace,
+        (None, Some(listener)) => &listener.parent.namespace,
+        (None, None) => &client.gateway().namespace,
+    }
+}
+
 fn edit_query(uri: &mut Uri, edits: &[QueryEdit]) -> Result<(), Refusal> {
     let query = QueryEdit::apply(edits, uri.query()).map_or_else(String::new, |query| format!("?{query}"));
     let target = PathAndQuery::try_from(format!("{}{query}", uri.path()));
@@ -381,65 +389,6 @@ fn edit_query(uri: &mut Uri, edits: &[QueryEdit]) -> Result<(), Refusal> {
     parts.path_and_query = Some(target.map_err(|_| Reason::AuthFailed)?);
     *uri = Uri::from_parts(parts).map_err(|_| Reason::AuthFailed)?;
     Ok(())
-}
-
-// === bodies ===
-
-/// The request's body, which is in memory from now on. "Bodies over that size must be rejected with
-/// a 4xx series error".
-async fn whole_body(client: &Client, outgoing: &mut Outgoing, most: usize) -> Result<Bytes, Reason> {
-    match &mut outgoing.upload {
-        Upload::Empty => return Ok(Bytes::new()),
-        Upload::Whole(body) if body.bytes().len() > most => return Err(Reason::BodyTooLarge),
-        Upload::Whole(body) => return Ok(body.bytes().clone()),
-        Upload::Client(_) | Upload::Kept(_) | Upload::Copied(_) => {}
-    }
-    let upload = &mut outgoing.upload;
-    if upload.is_too_large() || upload.size_hint().lower() > most as u64 {
-        return Err(Reason::BodyTooLarge);
-    }
-    let mut held = HeldBody { bytes: 0, client: client.progress.clone() };
-    let (mut bytes, mut trailers) = (BytesMut::new(), None);
-    while let Some(frame) = poll_fn(|cx| Pin::new(&mut *upload).poll_frame(cx)).await {
-        match frame.map_err(|error| reason(&error))?.into_data() {
-            Ok(data) if bytes.len() + data.len() > most => return Err(Reason::BodyTooLarge),
-            Ok(data) => {
-                held.add(data.len());
-                bytes.extend_from_slice(&data);
-            }
-            Err(frame) => trailers = frame.into_trailers().ok(),
-        }
-    }
-    let bytes = bytes.freeze();
-    *upload = Upload::Whole(Box::new(WholeBody::new(bytes.clone(), trailers, Some(Rc::new(held)))));
-    Ok(bytes)
-}
-
-fn reason(error: &UploadError) -> Reason {
-    match error {
-        UploadError::Client(_) | UploadError::Base64(_) | UploadError::SentAgain | UploadError::Copy(_) => {
-            Reason::ClientBody
-        }
-        UploadError::TooLarge => Reason::BodyTooLarge,
-        UploadError::TooSlow => Reason::BodyTooSlow,
-    }
-}
-
-// === impl HeldBody ===
-
-impl HeldBody {
-    fn add(&mut self, bytes: usize) {
-        self.bytes += bytes;
-        self.client.hold(bytes);
-    }
-}
-
-impl Held for HeldBody {}
-
-impl Drop for HeldBody {
-    fn drop(&mut self) {
-        self.client.release(self.bytes);
-    }
 }
 
 // === impl Question ===

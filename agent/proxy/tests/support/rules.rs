@@ -14,6 +14,8 @@ use portcullis_model::{
 
 #[derive(Clone)]
 pub struct RuleSpec {
+    /// Of the route.
+    pub namespace: &'static str,
     pub host: &'static str,
     pub matches: RouteMatch,
     pub filters: Vec<Filter>,
@@ -27,6 +29,7 @@ pub struct RuleSpec {
 /// A rule for everything, to the backend `echo`.
 pub fn rule() -> RuleSpec {
     RuleSpec {
+        namespace: "test",
         host: "*",
         matches: RouteMatch::default(),
         filters: Vec::new(),
@@ -41,6 +44,10 @@ pub fn rule() -> RuleSpec {
 // === impl RuleSpec ===
 
 impl RuleSpec {
+    pub fn of(self, namespace: &'static str) -> Self {
+        Self { namespace, ..self }
+    }
+
     pub fn host(self, host: &'static str) -> Self {
         Self { host, ..self }
     }
@@ -181,7 +188,7 @@ pub fn route_table(rules: &[RuleSpec]) -> RouteTable {
 }
 
 fn entry(spec: &RuleSpec, index: usize) -> Entry {
-    let route = Arc::new(ObjectName::new("test", "route"));
+    let route = Arc::new(ObjectName::new(spec.namespace, "route"));
     let origin = RouteOrigin { created: 0, name: route.clone() };
     let id = RuleId { kind: "HTTPRoute", route, index, name: None, parent: None };
     let rule = Rule {

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use bytes::Bytes;
 use prost::Message;
 
 /// The path of the one method.
@@ -81,11 +82,12 @@ pub(super) struct HttpRequest {
     pub size: i64,
     #[prost(string, tag = "10")]
     pub protocol: String,
-    #[prost(string, tag = "11")]
-    pub body: String,
+    /// Text. On the wire that is bytes, and these need no copy.
+    #[prost(bytes = "bytes", tag = "11")]
+    pub body: Bytes,
     /// A body that is no text.
-    #[prost(bytes = "vec", tag = "12")]
-    pub raw_body: Vec<u8>,
+    #[prost(bytes = "bytes", tag = "12")]
+    pub raw_body: Bytes,
 }
 
 #[derive(Clone, PartialEq, Message)]

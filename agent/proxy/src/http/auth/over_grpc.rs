@@ -35,11 +35,12 @@ pub(super) fn request(
     question: &Question<'_>,
     limit: Duration,
 ) -> Option<(Request<()>, Bytes)> {
-    let message = check(names, question).encode_to_vec();
-    let mut body = BytesMut::with_capacity(PREFIX + message.len());
+    let message = check(names, question);
+    let length = message.encoded_len();
+    let mut body = BytesMut::with_capacity(PREFIX + length);
     body.put_u8(0);
-    body.put_u32(u32::try_from(message.len()).ok()?);
-    body.put_slice(&message);
+    body.put_u32(u32::try_from(length).ok()?);
+    message.encode(&mut body).ok()?;
     let mut request = Request::new(());
     *request.method_mut() = Method::POST;
     *request.uri_mut() = CHECK.parse().ok()?;
@@ -84,8 +85,8 @@ fn check(names: &FieldNames, question: &Question<'_>) -> CheckRequest {
     let (body, raw_body) = match &question.body {
         None => Default::default(),
         Some(body) => match std::str::from_utf8(body) {
-            Ok(text) => (text.to_owned(), Vec::new()),
-            Err(_) => (String::new(), body.to_vec()),
+            Ok(_) => (body.clone(), Bytes::new()),
+            Err(_) => (Bytes::new(), body.clone()),
         },
     };
     let length = fields.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
