@@ -11,6 +11,7 @@ pub(crate) mod log_limit;
 pub(crate) mod memory;
 pub(crate) mod pseudonym;
 pub(crate) mod reason;
+pub(crate) mod room;
 pub(crate) mod settings;
 pub(crate) mod shares;
 pub(crate) mod snapshot;

@@ -428,8 +428,8 @@ async fn tick_forever(
     loop {
         clock::tick().await;
         let encoders = encoders.in_use();
-        let held = streams.sweep(server.clients.held() + encoders);
-        server.clients.sweep(held + encoders);
+        let held = streams.sweep(server.clients.held(), encoders);
+        server.clients.sweep(held, encoders);
         udp.sweep();
         access_log.flush();
         server.spread.tell_busy();

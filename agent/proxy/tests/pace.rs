@@ -371,6 +371,52 @@ async fn bodies_that_no_backend_takes_use_buffers_up() {
     assert_eq!(world.send(Via::H2c, "GET /").await.status, 200);
 }
 
+/// However often those who fill the memory come with new connections.
+#[tokio::test]
+async fn who_holds_little_for_long_stays_and_who_fills_the_buffers_goes() {
+    const VICTIMS: usize = 8;
+    const FILLERS: usize = 16;
+    /// Until what victims hold, times the time, is more than what a filler does.
+    const SINCE: Duration = Duration::from_secs(10);
+    let minimum_rate = MinimumRate { bytes_per_second: 0, ..MinimumRate::default() };
+    // Half for each core; the victims have a quarter of that at most.
+    let mut world = World::with(Settings { buffers: 2 * (2 << 20), minimum_rate, ..settings() });
+    let (deaf, endless) = (deaf(), large().await);
+    world.backend("deaf", BackendProtocol::Http1, &[deaf.local_addr().unwrap()]);
+    world.backend("endless", BackendProtocol::Http1, &[endless]);
+    world.http("*", vec![rule().prefix("/deaf").to("deaf"), rule().to("endless")]);
+    world.apply().await;
+    let mut victims = Vec::new();
+    for _ in 0..VICTIMS {
+        let mut stream = connect(world.plain).await;
+        stream.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+        assert_eq!(stream.read_u8().await.unwrap(), b'H');
+        victims.push(stream);
+    }
+    let begun = std::time::Instant::now();
+    let body = format!("POST /deaf\n\n{}", "x".repeat(8_000_000));
+    while begun.elapsed() < SINCE {
+        let before = closed_for(&world, ExceededLimit::Buffers).await;
+        let mut fillers = tokio::task::JoinSet::new();
+        for _ in 0..FILLERS {
+            let (to, body) = (world.plain, body.clone());
+            fillers.spawn(async move {
+                let mut client = Client::connect(Via::H2c, to, "any.test").await;
+                let _ = client.try_send(&body).await;
+            });
+        }
+        eventually("there is too much", async || closed_for(&world, ExceededLimit::Buffers).await > before)
+            .await;
+        let gone = fillers.join_next().await;
+        assert!(gone.is_some_and(|gone| gone.is_ok()), "it is one of those who are closed");
+    }
+    // More than there was in sockets.
+    for victim in &mut victims {
+        let mut received = vec![0; 16 << 20];
+        victim.read_exact(&mut received).await.expect("it is served");
+    }
+}
+
 /// A backend that takes connections and reads nothing, whose sockets hold little.
 fn deaf() -> TcpListener {
     let socket = TcpSocket::new_v4().unwrap();

@@ -27,6 +27,7 @@ use crate::client::times::Times;
 use crate::client::write_buffer::WriteBuffer;
 use crate::core::clock;
 use crate::core::log_limit::LogLimit;
+use crate::core::room::{self, Held, Holder};
 use crate::core::settings::MinimumRate;
 use crate::core::snapshot::Current;
 use crate::core::stats::{ExceededLimit, NotAdmitted};
@@ -121,8 +122,8 @@ pub(crate) struct Clients {
     /// The number of requests that are being served.
     under_way: Rc<Cell<usize>>,
     closed_for_buffers: LogLimit,
-    /// Bytes that bodies held at the last sweep.
-    held: Cell<usize>,
+    /// By bodies, after the last sweep.
+    held: Cell<Held>,
     open: RefCell<HashMap<u64, Open, RandomState>>,
     registered: Cell<u64>,
     draining: Cell<bool>,
@@ -500,41 +501,40 @@ impl Clients {
         let _ = tokio::time::timeout(ABORT_TIMEOUT, ended).await;
     }
 
-    /// Bytes that bodies hold.
-    pub(crate) fn held(&self) -> usize {
+    /// The bytes that bodies hold.
+    pub(crate) fn held(&self) -> Held {
         self.held.get()
     }
 
     /// Ends what has to end. Together with the bytes that others hold, no more are held than may
-    /// be.
-    pub(crate) fn sweep(&self, held_by_others: usize) {
-        let mut holding = held_by_others;
+    /// be; `taken` is held by what does not end.
+    pub(crate) fn sweep(&self, by_others: Held, taken: usize) {
+        let mut held = Held::default();
         for open in self.open.borrow().values() {
             open.client.sweep(self.pacing);
-            holding += open.client.held().0;
+            held.hold(open.client.held().0);
             if let Some(buffer) = &open.write_buffer
                 && open.client.progress.idle_age() == Some(SHRINK_AFTER)
             {
                 buffer.shrink();
             }
         }
-        self.held.set(holding - held_by_others);
-        if holding > self.buffers {
-            self.make_room(holding);
+        let room = self.buffers.saturating_sub(taken);
+        if (held + by_others).bytes > room {
+            held = self.make_room(held, by_others, room);
         }
+        self.held.set(held);
     }
 
-    /// Ends connections until the others hold no more than they may: first those that have had the
-    /// most unread for longest.
-    fn make_room(&self, mut holding: usize) {
+    /// Ends connections until the others hold no more than they may.
+    fn make_room(&self, mut held: Held, by_others: Held, room: usize) -> Held {
         let open = self.open.borrow();
-        let mut clients: Vec<_> = open.values().map(|open| (open.client.held(), &open.client)).collect();
-        clients.retain(|((held, _), _)| *held > 0);
-        clients.sort_by_key(|((held, ticks), _)| std::cmp::Reverse(*held as u64 * u64::from(ticks + 1)));
-        for ((held, ticks), client) in clients {
-            if holding <= self.buffers {
-                break;
-            }
+        let holders = open.values().map(|Open { client, .. }| {
+            let (bytes, ticks) = client.held();
+            Holder { bytes, ticks, it: client }
+        });
+        let all = held + by_others;
+        for Holder { bytes, ticks, it: client } in room::to_end(holders.collect(), all, room) {
             if self.closed_for_buffers.is_due() {
                 let listener = client.tls.as_ref().map(|listener_state| &listener_state.listener.id);
                 tracing::warn!(
@@ -542,15 +542,17 @@ impl Clients {
                     gateway = %client.gateway(),
                     listener = listener.map(tracing::field::display),
                     local = %client.local,
-                    "bodies that clients do not read or backends do not take hold {holding} bytes, more than this \
-                     core's share of --buffers: those clients are closed that hold the most for longest; this one held \
-                     {held} bytes for {} s",
+                    "bodies that clients do not read or backends do not take hold {} bytes, more than this core's \
+                     share of --buffers: those clients are closed that hold the most, of those with more than an \
+                     equal part of it; this one held {bytes} bytes for {} s",
+                    all.bytes,
                     ticks / clock::PER_SECOND
                 );
             }
             client.abort(ExceededLimit::Buffers);
-            holding -= held;
+            held.release(bytes);
         }
+        held
     }
 }
 

@@ -78,7 +78,7 @@ pub enum ExceededLimit {
     IdleTimeout,
     /// The client did not take its responses.
     Http2IdleTimeout,
-    /// Of the agent, for all buffers: the client held the most for longest.
+    /// Of the agent, for all buffers: the client held the most.
     Buffers,
     /// Of the agent: the client sent or read too slowly.
     MinimumRate,

@@ -15,6 +15,7 @@ use crate::client::listener::ListenerState;
 use crate::core::clock;
 use crate::core::ending::Ending;
 use crate::core::log_limit::LogLimit;
+use crate::core::room::{self, Held, Holder};
 use crate::core::settings::L4;
 use crate::core::snapshot::Current;
 use crate::l4::side::Side;
@@ -214,11 +215,11 @@ impl Streams {
         }
     }
 
-    /// Ends what has to end. Together with the bytes that HTTP holds, no more are held than may be.
-    /// Returns how many.
-    pub(crate) fn sweep(&self, held_by_http: usize) -> usize {
+    /// Ends what has to end. Together with the bytes that HTTP holds, no more are held than may be;
+    /// `taken` is held by what does not end. Returns what is held here.
+    pub(crate) fn sweep(&self, by_http: Held, taken: usize) -> Held {
         let idle = clock::ticks(self.settings.idle);
-        let mut held = 0;
+        let mut held = Held::default();
         for stream in self.open.borrow().values() {
             let now = clock::now();
             if stream.deadline.get().is_some_and(|deadline| now > deadline) {
@@ -228,39 +229,36 @@ impl Streams {
             } else if stream.progress.watch.get() == Watch::Sweep && now.is_multiple_of(clock::PER_SECOND) {
                 stream.wake();
             }
-            held += stream.progress.held.get();
+            held.hold(stream.progress.held.get());
         }
-        if held + held_by_http > self.buffers {
-            held = self.make_room(held, held_by_http);
+        let room = self.buffers.saturating_sub(taken);
+        if (held + by_http).bytes > room {
+            held = self.make_room(held, by_http, room);
         }
         held
     }
 
-    /// Ends connections until the others hold no more than they may: first those that have held the
-    /// most for longest.
-    fn make_room(&self, mut held: usize, held_by_http: usize) -> usize {
+    /// Ends connections until the others hold no more than they may, as far as it is theirs.
+    fn make_room(&self, mut held: Held, by_http: Held, room: usize) -> Held {
         let open = self.open.borrow();
-        let mut holding: Vec<_> = open.values().filter(|stream| stream.progress.held.get() > 0).collect();
-        holding.sort_by_key(|stream| {
-            let Progress { held, .. } = &stream.progress;
-            std::cmp::Reverse(held.get() as u64 * u64::from(stream.progress.still() + 1))
+        let holders = open.values().map(|it| {
+            let Progress { held, .. } = &it.progress;
+            Holder { bytes: held.get(), ticks: it.progress.still(), it }
         });
-        for stream in holding {
-            if held + held_by_http <= self.buffers {
-                break;
-            }
-            let own = stream.progress.held.get();
+        let all = held + by_http;
+        for Holder { bytes, it: stream, .. } in room::to_end(holders.collect(), all, room) {
             if self.closed_for_buffers.is_due() {
                 tracing::warn!(
                     client = %stream.peer,
                     listener = %stream.progress.listener.listener.id,
                     "bytes that clients or backends do not take hold {} bytes, more than this core's share of \
-                     --buffers: those connections are reset that hold the most for longest; this one held {own} bytes",
-                    held + held_by_http
+                     --buffers: those connections are reset that hold the most, of those with more than an equal part \
+                     of it; this one held {bytes} bytes",
+                    all.bytes
                 );
             }
             stream.order(Ending::Buffers);
-            held -= own;
+            held.release(bytes);
         }
         held
     }
