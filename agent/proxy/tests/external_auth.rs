@@ -307,7 +307,7 @@ async fn the_rules_time_is_for_the_service_too() {
     // Of the 250 ms the service takes 100: what is left is too little for this backend.
     assert_eq!(world.send(Via::Http1, "GET /?delay=200").await.status, 504);
     assert_eq!(world.send(Via::Http1, "GET /").await.status, 200);
-    assert_eq!(backend.requests(), 2);
+    assert_eq!((backend.requests(), outcomes(&world).await), (2, [2, 0, 1]));
 }
 
 /// Whose rule is not known before.

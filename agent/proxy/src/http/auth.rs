@@ -16,7 +16,7 @@ use http::request::Parts;
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderValue, Method, Request, Uri, Version};
 use portcullis_model::{AuthProtocol, ExternalAuth, ListenerId};
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout_at};
 
 use crate::client::clients::Client;
 use crate::core::reason::Reason;
@@ -243,7 +243,7 @@ impl Authorizer {
                 signature: &signature,
                 body,
             };
-            let verdict = self.ask(auth, &question).await;
+            let verdict = self.ask(auth, &question, deadline).await;
             drop(question_room);
             let Consent { request, response: of_response, query } =
                 self.consent(client, auth, verdict, deadline)?;
@@ -293,12 +293,13 @@ impl Authorizer {
             Verdict::Denied => Err(Reason::AuthDenied.into()),
             Verdict::Failed(problem) => {
                 tracing::debug!(service = %auth.backend, problem, "a request could not be authorised");
-                Err(Reason::AuthFailed.into())
+                let is_late = deadline.is_some_and(|deadline| deadline <= Instant::now());
+                Err(if is_late { Reason::Timeout } else { Reason::AuthFailed }.into())
             }
         }
     }
 
-    async fn ask(&self, auth: &ExternalAuth, question: &Question<'_>) -> Verdict {
+    async fn ask(&self, auth: &ExternalAuth, question: &Question<'_>, deadline: Option<Instant>) -> Verdict {
         let asking = async {
             match &auth.protocol {
                 AuthProtocol::Http(http) => {
@@ -323,7 +324,9 @@ impl Authorizer {
                 }
             }
         };
-        timeout(self.timeout, asking).await.unwrap_or(Verdict::Failed("the auth service took too long"))
+        let end = Instant::now() + self.timeout;
+        let end = deadline.map_or(end, |deadline| deadline.min(end));
+        timeout_at(end, asking).await.unwrap_or(Verdict::Failed("the auth service took too long"))
     }
 
     /// Asks once more where a connection breaks: a kept one may turn out to be closed, and to be
