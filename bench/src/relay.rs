@@ -1,5 +1,5 @@
-//! What no proxy in user space can be cheaper than: a thread that waits for sockets and passes on
-//! what it reads, to a backend's connection for each of a client's. It parses nothing.
+//! The floor under proxies in user space: a thread that waits for sockets and passes on what it
+//! reads, to a backend's connection for each of a client's. It parses nothing.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -66,7 +66,7 @@ impl Ends {
         self.0[two] = Some(End { stream: backend, other: one });
     }
 
-    /// What there is to read. If either end is gone, so is the other.
+    /// Sends on as much as can be read at once. If either end is gone, so is the other.
     fn pass_on(&mut self, from: usize, buffer: &mut [u8]) {
         let Some(end) = &mut self.0[from] else { return };
         let other = end.other;

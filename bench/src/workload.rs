@@ -17,7 +17,7 @@ pub(super) const BROWSER: [(&str, &str); 11] = [
     ("X-Request-Id", "7f3c1a52-9f0e-4d1f-8a86-0b6a5e0c9d11"),
 ];
 
-/// What a load generator asks for, and how.
+/// The requests of a load generator.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Load {
     pub(super) protocol: Protocol,

@@ -12,8 +12,8 @@ use crate::duration::parse_duration;
 /// The CRD knows no limit. A request that nothing else ends has to end some time.
 const MOST_ATTEMPTS: u32 = 1000;
 /// "Implementations […] MAY cap the delay at an implementation-defined maximum, which SHOULD NOT be
-/// less than the base interval": so what is longer than any pause is not taken. A request that waits
-/// has its client's connection, and its place at the backend.
+/// less than the base interval": so what is longer than any pause is not taken. A request that
+/// waits has its client's connection, and its place at the backend.
 const LONGEST_BACKOFF: Duration = Duration::from_mins(1);
 
 /// `None` if a field has no good value: each such field is one of the faults then. "An explicit

@@ -13,7 +13,7 @@
 //! | layer | |
 //! |---|---|
 //! | `proxy`, `thread` | the handle, and the thread of a core, which puts the parts together |
-//! | `spread` | which core serves a connection |
+//! | `command`, `spread` | what a core is told, and which core serves a connection |
 //! | `http` | requests: edge policy, decision, forwarding, own answers |
 //! | `l4` | connections and datagrams forwarded as they are |
 //! | `client`, `upstream` | connections from clients and to backends; neither knows the other |
@@ -21,6 +21,7 @@
 //! | `core` | clock, counters, settings, the current snapshot |
 
 mod client;
+mod command;
 mod core;
 mod http;
 mod l4;

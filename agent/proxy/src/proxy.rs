@@ -12,6 +12,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::client::budget::SharedBudgets;
 use crate::client::tls::TlsFactory;
+use crate::command::Command;
 use crate::core::pseudonym::AgentId;
 use crate::core::settings::{Settings, SocketMode};
 use crate::core::socket::{CoreSockets, Sockets};
@@ -20,7 +21,7 @@ use crate::core::task::or_abort;
 use crate::http::session::own_ring;
 use crate::log::access_log::LogWriter;
 use crate::spread::{CoreLink, CoreLinks, Spread};
-use crate::thread::{self, Command, Shared};
+use crate::thread::{self, Shared};
 use crate::upstream::health::SharedHealth;
 use crate::upstream::health::checks::Checks;
 use crate::upstream::key_sets::KeySets;

@@ -1,10 +1,10 @@
-//! Which core serves a connection. The kernel chooses by a connection's addresses alone, so that a
-//! few meet at one core while another has none, or wait behind one that keeps its core busy. The
+//! The core that serves a connection. The kernel chooses by a connection's addresses alone, so that
+//! a few meet at one core while another has none, or wait behind one that keeps its core busy. The
 //! core that accepts a connection hands it to one that clearly has less to do.
 
 use std::cell::Cell;
 use std::io;
-use std::net::{SocketAddr, TcpStream as StdTcpStream};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -13,9 +13,8 @@ use rustix::time::{ClockId, clock_gettime};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc::WeakUnboundedSender;
 use tokio_util::task::TaskTracker;
-use tokio_util::task::task_tracker::TaskTrackerToken;
 
-use crate::thread::Command;
+use crate::command::{Command, Handed};
 
 /// So many connections are worth as much as a core's whole time.
 const BUSY: u32 = 16;
@@ -35,13 +34,6 @@ pub(crate) struct CoreLink {
 
 /// All cores, by number.
 pub(crate) type CoreLinks = Arc<[CoreLink]>;
-
-/// A connection on its way to another core, which has it already by the count of its tasks.
-pub(crate) struct Handed {
-    stream: StdTcpStream,
-    peer: SocketAddr,
-    place: TaskTrackerToken,
-}
 
 /// A core's view of the others.
 pub(crate) struct Spread {
@@ -72,15 +64,6 @@ impl CoreLink {
     fn load(&self) -> u32 {
         let open = u32::try_from(self.open()).unwrap_or(u32::MAX);
         open.saturating_add(self.busy.load(Ordering::Relaxed))
-    }
-}
-
-// === impl Handed ===
-
-impl Handed {
-    /// On the core that has it now. The place is kept until the connection's own task has one.
-    pub(crate) fn taken(self) -> io::Result<(TcpStream, SocketAddr, TaskTrackerToken)> {
-        Ok((TcpStream::from_std(self.stream)?, self.peer, self.place))
     }
 }
 

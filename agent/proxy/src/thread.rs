@@ -9,13 +9,12 @@ use std::net::{SocketAddr, TcpListener as StdTcpListener, TcpStream as StdTcpStr
 use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
 use portcullis_model::{FrontendKey, KeyRing, Snapshot, TrustedProxies, Unserved};
 use rustix::net::SocketFlags;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use crate::client::accept::accept_forever;
@@ -27,6 +26,7 @@ use crate::client::listener::Listeners;
 use crate::client::open_limit::SharedOpen;
 use crate::client::tls::TlsFactory;
 use crate::client::turns::HandshakeTurns;
+use crate::command::{Command, Handed};
 use crate::core::clock;
 use crate::core::log_limit::LogLimit;
 use crate::core::pseudonym::AgentId;
@@ -49,26 +49,12 @@ use crate::l4::forward::StreamForwarder;
 use crate::l4::streams::Streams;
 use crate::l4::udp::{Buffer, Context, SessionCount, UdpFrontends};
 use crate::log::access_log::AccessLog;
-use crate::spread::{Handed, Spread};
+use crate::spread::Spread;
 use crate::upstream::health::SharedHealth;
 use crate::upstream::hops::Hops;
 use crate::upstream::key_sets::{KeySetsLink, KnownKeys};
 use crate::upstream::mirror::Mirrors;
 use crate::upstream::pool::Pools;
-
-pub(crate) enum Command {
-    Listen(Sockets, SyncSender<io::Result<()>>),
-    /// A connection that another core has accepted.
-    Serve(Handed),
-    Apply(Arc<Snapshot>, oneshot::Sender<Unserved>),
-    /// The keys that all agents have.
-    UseKeys(Arc<KeyRing>, oneshot::Sender<()>),
-    Stats(oneshot::Sender<Stats>),
-    /// The sockets of frontends, once more.
-    Share(oneshot::Sender<io::Result<Sockets>>),
-    Stop(oneshot::Sender<()>),
-    Drain(oneshot::Sender<()>),
-}
 
 /// The little that cores share. It changes when a connection or session comes or goes.
 #[derive(Clone)]

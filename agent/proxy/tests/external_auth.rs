@@ -310,7 +310,7 @@ async fn the_rules_time_is_for_the_service_too() {
     assert_eq!((backend.requests(), outcomes(&world).await), (2, [2, 0, 1]));
 }
 
-/// Whose rule is not known before.
+/// The rule is not known before.
 #[tokio::test]
 async fn the_rules_time_is_for_a_listeners_service_too() {
     let slow = HttpAuthService::start(|_| {

@@ -1,4 +1,4 @@
-//! How connections are spread over cores, whichever of them the kernel brings all to.
+//! Connections are spread over cores, also if the kernel brings all of them to one.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may")]
 

@@ -206,7 +206,7 @@ async fn a_response_that_comes_slowly_is_whole() {
     }
 }
 
-/// What is there it takes, or it has room for no more than there is.
+/// The backend takes all that is there, or has room for no more than that.
 #[tokio::test]
 async fn a_client_that_sends_nothing_is_not_the_backends_fault() {
     for (protocol, sent) in

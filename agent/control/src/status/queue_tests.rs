@@ -338,7 +338,7 @@ async fn apply(queue: &Arc<StatusQueue>, step: Step, number: usize, jobs: &mut V
 }
 
 proptest! {
-    /// What is in the schedule is what a look at all objects would find.
+    /// The schedule has what a look at all objects would find.
     #[test]
     fn the_schedule_follows_what_it_is_made_of(steps in steps()) {
         let mut runtime = tokio::runtime::Builder::new_current_thread();

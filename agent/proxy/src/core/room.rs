@@ -1,14 +1,14 @@
-//! Memory for bytes that nobody takes: which of those who hold it go when it is used up. They are
-//! the ones who hold more than an equal share of it, so that whoever fills it goes before those who
-//! are merely slow, and hold little for long.
+//! Memory for bytes that no side takes: which of those who hold it go when it is used up. They are
+//! the ones who hold more than an equal share of it, so that clients who fill it go before those
+//! who are merely slow, and hold little for long.
 
 use std::cmp::Reverse;
 use std::ops::Add;
 
 use crate::core::clock;
 
-/// The time beyond which it does not count for how long something has been held: who comes with new
-/// connections all the time would otherwise rank behind everybody else.
+/// The time beyond which it does not count for how long something has been held: clients who come
+/// with new connections all the time would otherwise rank behind all others.
 const LONGEST: u32 = 5 * clock::PER_SECOND;
 
 /// Bytes that are held, and by how many.

@@ -314,8 +314,8 @@ impl<'a> Changes<'a> {
         }
     }
 
-    /// The first word is the last: requirements of wider scope come first. Names that read alike are
-    /// one: a backend could take what a narrower one writes for what the wider one does.
+    /// The first word is the last: requirements of wider scope come first. Names that read alike
+    /// are one: a backend could take what a narrower one writes for what the wider one does.
     fn write(&mut self, name: &HeaderName, value: HeaderValue) {
         if !self.written.iter().any(|(there, _)| is_alike(there.as_str(), name.as_str())) {
             self.written.push((name.clone(), value));

@@ -1,6 +1,6 @@
 //! The time for which a backend takes nothing of a request that waits for it. It goes by the core's
-//! clock, and there is a timer only once a backend had no room: neither a request without a body nor
-//! a body that is taken as it comes has one.
+//! clock, and there is a timer only once a backend had no room: neither a request without a body
+//! nor a body that is taken as it comes has one.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};

@@ -1,4 +1,4 @@
-//! What is done with a request: it is sent on, answered here, or has to pass filters first.
+//! The outcome of routing: a request is sent on, answered here, or has to pass filters first.
 
 use std::borrow::Cow;
 

@@ -123,8 +123,8 @@ impl Sending {
     }
 
     /// Sends the rest, and leaves the connection open in both directions. `awaited_since` is the
-    /// time since which more of the response is waited for: a backend that sends it, or whose client
-    /// does not read it, may have a reason to take nothing of the request.
+    /// time since which more of the response is waited for: a backend that sends it, or whose
+    /// client does not read it, may have a reason to take nothing of the request.
     pub(crate) async fn finish(
         mut self,
         mut stream: WriteHalf,

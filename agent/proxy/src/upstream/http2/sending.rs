@@ -175,8 +175,8 @@ impl StallLimit {
         self.is_over.clone()
     }
 
-    /// Waits until the backend has room. One that sends its response meanwhile, or whose client does
-    /// not read that, may have a reason to have none.
+    /// Waits until the backend has room. One that sends its response meanwhile, or whose client
+    /// does not read that, may have a reason to have none.
     async fn wait(&self, stream: &mut SendStream<Bytes>) -> Result<usize, Stopped> {
         let id = stream.stream_id().as_u32();
         let mut room = poll_fn(|cx| poll_room(cx, stream));
