@@ -219,16 +219,16 @@ async fn clients_that_do_not_read_leave_room_for_others() {
     .await;
     let whole = timeout(Duration::from_secs(20), world.send(Via::Http1, "GET /?size=3000000")).await;
     assert_eq!(whole.expect("others have no room").body.len(), 3_000_000);
-    assert!(origin.connections() <= 2, "each core has one");
+    assert_eq!(origin.connections(), 1);
 }
 
 /// Clients go that do not read once their responses take more than the agent may have for them;
 /// others are served whole.
 #[tokio::test]
 async fn the_most_unread_goes_first_when_buffers_are_used_up() {
-    const STALLED: usize = 120;
+    const STALLED: usize = 60;
     let minimum_rate = MinimumRate { bytes_per_second: 0, ..MinimumRate::default() };
-    // Half of it for each core, which share the connections: room for a third of them.
+    // Half of it for each core: room for a third of them.
     let settings = Settings { buffers: 2 << 20, minimum_rate, ..settings() };
     let mut world = World::with(settings);
     let (endless, origin) = (large().await, Origin::http1().await);
