@@ -257,26 +257,22 @@ async fn white_space_around_values_of_an_http2_backend_is_taken_off() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move {
-        // One of each core.
         while let Ok((stream, _)) = listener.accept().await {
-            tokio::spawn(async move {
-                let mut connection = h2::server::handshake(stream).await.unwrap();
-                while let Some(Ok((_, mut respond))) = connection.accept().await {
-                    let padded = HeaderValue::from_static("\t b\tc  ");
-                    let mut response = http::Response::new(());
-                    for (name, value) in [
-                        ("x-a", padded.clone()),
-                        ("x-blank", HeaderValue::from_static(" ")),
-                        ("trailer", "x-b".parse().unwrap()),
-                    ] {
-                        response.headers_mut().insert(name, value);
-                    }
-                    let mut body = respond.send_response(response, false).unwrap();
-                    body.send_data("ok".into(), false).unwrap();
-                    body.send_trailers([(HeaderName::from_static("x-b"), padded)].into_iter().collect())
-                        .unwrap();
+            let mut connection = h2::server::handshake(stream).await.unwrap();
+            while let Some(Ok((_, mut respond))) = connection.accept().await {
+                let padded = HeaderValue::from_static("\t b\tc  ");
+                let mut response = http::Response::new(());
+                for (name, value) in [
+                    ("x-a", padded.clone()),
+                    ("x-blank", HeaderValue::from_static(" ")),
+                    ("trailer", "x-b".parse().unwrap()),
+                ] {
+                    response.headers_mut().insert(name, value);
                 }
-            });
+                let mut body = respond.send_response(response, false).unwrap();
+                body.send_data("ok".into(), false).unwrap();
+                body.send_trailers([(HeaderName::from_static("x-b"), padded)].into_iter().collect()).unwrap();
+            }
         }
     });
     let world = world(BackendProtocol::H2c, &[address]).await;
