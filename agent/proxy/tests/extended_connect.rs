@@ -17,7 +17,6 @@ use portcullis_model::BackendProtocol;
 use portcullis_proxy::Reason as Answered;
 use support::origin::Origin;
 use support::rules::rule;
-use support::settings::settings;
 use support::tls_origin::{Authority, Setup, TlsOrigin};
 use support::world::World;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -32,7 +31,7 @@ const HANDSHAKE: &str = "GET /chat?a=b HTTP/1.1\r\nhost: any.test\r\nconnection:
 const ACCEPT: &str = "sec-websocket-accept: s3pplmbitxaq9kygzzhzrbk+xoo=";
 
 async fn world(endpoint: SocketAddr) -> World {
-    let mut world = World::on_one_core(settings());
+    let mut world = World::new();
     world.backend("echo", BackendProtocol::H2c, &[endpoint]);
     world.http("*", vec![rule()]);
     world.apply().await;

@@ -199,7 +199,7 @@ async fn stalled_clients_stay(world: &World) {
 #[tokio::test]
 async fn clients_that_do_not_read_leave_room_for_others() {
     let minimum_rate = MinimumRate { bytes_per_second: 0, ..MinimumRate::default() };
-    let mut world = World::on_one_core(Settings { minimum_rate, ..settings() });
+    let mut world = World::with(Settings { minimum_rate, ..settings() });
     let origin = Origin::h2c().await;
     world.backend("echo", BackendProtocol::H2c, &[origin.address]);
     world.http("*", vec![rule()]);

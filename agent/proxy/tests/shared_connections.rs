@@ -17,7 +17,6 @@ use http::{Request, Response};
 use portcullis_model::BackendProtocol;
 use portcullis_proxy::Reason as Answered;
 use support::rules::rule;
-use support::settings::settings;
 use support::via::{Client, Via};
 use support::world::{World, eventually};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -70,7 +69,7 @@ impl Backend {
     }
 
     async fn world(&self) -> World {
-        let mut world = World::on_one_core(settings());
+        let mut world = World::on_one_core();
         world.backend("echo", BackendProtocol::H2c, &[self.address]);
         world.http("*", vec![rule()]);
         world.apply().await;

@@ -67,8 +67,8 @@ impl World {
     }
 
     /// One core, of which connections to backends are: its socket stands for port 80 alone.
-    pub fn on_one_core(settings: Settings) -> Self {
-        Self::on_cores(1, settings)
+    pub fn on_one_core() -> Self {
+        Self::on_cores(1, settings())
     }
 
     fn on_cores(cores: usize, settings: Settings) -> Self {
