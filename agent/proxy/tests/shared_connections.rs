@@ -69,7 +69,7 @@ impl Backend {
     }
 
     async fn world(&self) -> World {
-        let mut world = World::on_one_core();
+        let mut world = World::new();
         world.backend("echo", BackendProtocol::H2c, &[self.address]);
         world.http("*", vec![rule()]);
         world.apply().await;

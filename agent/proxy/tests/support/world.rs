@@ -63,18 +63,9 @@ impl World {
 
     /// Two cores: the first one's socket stands for port 80, the second one's for port 443.
     pub fn with(settings: Settings) -> Self {
-        Self::on_cores(2, settings)
-    }
-
-    /// One core, of which connections to backends are: its socket stands for port 80 alone.
-    pub fn on_one_core() -> Self {
-        Self::on_cores(1, settings())
-    }
-
-    fn on_cores(cores: usize, settings: Settings) -> Self {
-        let settings = Settings { cores, sockets: SocketMode::Steered, ..settings };
+        let settings = Settings { cores: 2, sockets: SocketMode::Steered, ..settings };
         let proxy = Proxy::start(settings).unwrap();
-        let [plain, tls] = [0, cores - 1].map(|core| proxy.sockets()[core].v4.local_addr().unwrap());
+        let [plain, tls] = [0, 1].map(|core| proxy.sockets()[core].v4.local_addr().unwrap());
         let gateways = ["gateway"; 2].map(|name| Gateway::new(ObjectName::new("test", name)));
         Self {
             proxy,
