@@ -33,7 +33,9 @@ mod upstream;
 
 pub use crate::core::ending::Ending;
 pub use crate::core::reason::Reason;
-pub use crate::core::settings::{Http1, L4, LogOutput, MinimumRate, Settings, SocketMode, Upstream};
+pub use crate::core::settings::{
+    Http1, L4, LogOutput, MinimumRate, Placement, Settings, SocketMode, Upstream,
+};
 pub use crate::core::socket::{CoreSockets, Sockets};
 pub use crate::core::stats::{
     AuthOutcome, BackendStats, BudgetStats, ExceededLimit, Forwarded, GatewayStats, HandshakeFailure,

@@ -97,7 +97,8 @@ impl Proxy {
             let (settings, tls, shared) = (settings.clone(), tls.clone(), shared.clone());
             let (log, links) = (access_log.for_core(), links.clone());
             let thread = start_thread(core, move || {
-                thread::run(settings, tls, agent, shared, log, Spread::new(core, links), commands)
+                let spread = Spread::new(settings.placement, core, links);
+                thread::run(settings, tls, agent, shared, log, spread, commands)
             });
             threads.push(thread.map_err(|problem| StartError::Core { core, problem })?);
         }

@@ -15,6 +15,7 @@ use tokio::sync::mpsc::WeakUnboundedSender;
 use tokio_util::task::TaskTracker;
 
 use crate::command::{Command, Handed};
+use crate::core::settings::Placement;
 
 /// So many connections are worth as much as a core's whole time.
 const BUSY: u32 = 16;
@@ -37,6 +38,7 @@ pub(crate) type CoreLinks = Arc<[CoreLink]>;
 
 /// A core's view of the others.
 pub(crate) struct Spread {
+    placement: Placement,
     own: usize,
     cores: CoreLinks,
     used: Cell<Used>,
@@ -71,8 +73,8 @@ impl CoreLink {
 
 impl Spread {
     /// Of the core that calls it.
-    pub(crate) fn new(own: usize, cores: CoreLinks) -> Self {
-        Self { own, cores, used: Cell::new(Used::now()) }
+    pub(crate) fn new(placement: Placement, own: usize, cores: CoreLinks) -> Self {
+        Self { placement, own, cores, used: Cell::new(Used::now()) }
     }
 
     pub(crate) fn tasks(&self) -> &TaskTracker {
@@ -99,6 +101,9 @@ impl Spread {
     }
 
     fn calmer(&self) -> Option<&CoreLink> {
+        if self.placement == Placement::AsAccepted {
+            return None;
+        }
         let others = self.cores.iter().enumerate().filter(|(number, _)| *number != self.own);
         let (core, least) = others.map(|(_, core)| (core, core.load())).min_by_key(|(_, load)| *load)?;
         (self.cores[self.own].load() > least.saturating_add(least / UNEVEN)).then_some(core)

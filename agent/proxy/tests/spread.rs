@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use portcullis_model::Unserved;
-use portcullis_proxy::{Proxy, Settings, SocketMode};
+use portcullis_proxy::{Placement, Proxy, Settings, SocketMode};
 use support::backend::Backend;
 use support::fixture::{ListenerSpec, RouteSpec, snapshot};
 use support::settings::settings;
@@ -27,7 +27,9 @@ struct Cores {
 impl Cores {
     async fn start() -> Self {
         let backend = Backend::echo().await;
-        let proxy = Proxy::start(Settings { cores: 2, sockets: SocketMode::Steered, ..settings() }).unwrap();
+        let placement = Placement::Spread;
+        let settings = Settings { cores: 2, sockets: SocketMode::Steered, placement, ..settings() };
+        let proxy = Proxy::start(settings).unwrap();
         let first = proxy.sockets()[0].v4.local_addr().unwrap();
         let listener = ListenerSpec::new("main", "*", false, vec![RouteSpec::to("/", "app/echo:80")]);
         let served = snapshot(first, [listener.build()], &[("app/echo:80", &[backend.address])]);

@@ -13,6 +13,7 @@ pub struct Settings {
     /// Threads, each with sockets, pools and counters of its own.
     pub cores: usize,
     pub sockets: SocketMode,
+    pub placement: Placement,
     pub upstream: Upstream,
     /// Destination of access logs.
     pub access_log: LogOutput,
@@ -75,6 +76,15 @@ pub enum SocketMode {
     Bound,
 }
 
+/// The core that serves a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Placement {
+    /// The one that accepts it, or another one that clearly has less to do.
+    Spread,
+    /// The one that accepts it, for those who choose the core by its socket.
+    AsAccepted,
+}
+
 #[derive(Clone, Debug)]
 pub enum LogOutput {
     Stdout,
@@ -108,6 +118,7 @@ impl Default for Settings {
         Self {
             cores: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
             sockets: SocketMode::Bound,
+            placement: Placement::Spread,
             upstream: Upstream::default(),
             access_log: LogOutput::Stdout,
             drain: Duration::from_secs(30),
