@@ -3,13 +3,14 @@
 //! core that accepts a connection hands it to one that clearly has less to do.
 
 use std::cell::Cell;
+use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use rustix::time::{ClockId, clock_gettime};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc::WeakUnboundedSender;
 use tokio_util::task::TaskTracker;
@@ -41,6 +42,8 @@ pub(crate) struct Spread {
     placement: Placement,
     own: usize,
     cores: CoreLinks,
+    /// The kernel's account of the thread. `None` where it keeps none: no core is busy then.
+    schedule: Option<File>,
     used: Cell<Used>,
 }
 
@@ -74,7 +77,9 @@ impl CoreLink {
 impl Spread {
     /// Of the core that calls it.
     pub(crate) fn new(placement: Placement, own: usize, cores: CoreLinks) -> Self {
-        Self { placement, own, cores, used: Cell::new(Used::now()) }
+        let schedule = File::open("/proc/thread-self/schedstat").ok();
+        let used = Cell::new(Used::by(schedule.as_ref()));
+        Self { placement, own, cores, schedule, used }
     }
 
     pub(crate) fn tasks(&self) -> &TaskTracker {
@@ -111,7 +116,7 @@ impl Spread {
 
     /// Tells the others how busy the core has been since the last time.
     pub(crate) fn tell_busy(&self) {
-        let now = Used::now();
+        let now = Used::by(self.schedule.as_ref());
         let before = self.used.replace(now);
         let (used, passed) = (now.time.saturating_sub(before.time), now.at - before.at);
         let share = used.as_secs_f64() / passed.as_secs_f64().max(f64::MIN_POSITIVE);
@@ -123,10 +128,29 @@ impl Spread {
 // === impl Used ===
 
 impl Used {
-    fn now() -> Self {
-        let time = clock_gettime(ClockId::ThreadCPUTime);
-        let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
-        let nanoseconds = u32::try_from(time.tv_nsec).unwrap_or_default();
-        Self { at: Instant::now(), time: Duration::new(seconds, nanoseconds) }
+    /// The account begins with the time on a processor, in nanoseconds.
+    fn by(schedule: Option<&File>) -> Self {
+        let mut account = [0; 64];
+        let length = schedule.and_then(|file| file.read_at(&mut account, 0).ok()).unwrap_or(0);
+        let account = String::from_utf8_lossy(&account[..length]);
+        let time = account.split(' ').next().and_then(|nanoseconds| nanoseconds.parse().ok());
+        Self { at: Instant::now(), time: Duration::from_nanos(time.unwrap_or(0)) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_on_a_processor_is_known() {
+        let schedule = File::open("/proc/thread-self/schedstat").unwrap();
+        let before = Used::by(Some(&schedule)).time;
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_millis(20) {
+            std::hint::spin_loop();
+        }
+        let after = Used::by(Some(&schedule)).time;
+        assert!(before > Duration::ZERO && after > before, "{before:?} {after:?}");
     }
 }
