@@ -18,7 +18,8 @@ use tokio_util::task::TaskTracker;
 use crate::command::{Command, Handed};
 use crate::core::settings::Placement;
 
-/// So many connections are worth as much as a core's whole time.
+/// So many connections are worth as much as the half of a core's time that it has beyond the first:
+/// below that it has time for all.
 const BUSY: u32 = 16;
 /// The part of its connections that a core may have more than another one.
 const UNEVEN: u32 = 8;
@@ -28,8 +29,10 @@ const UNEVEN: u32 = 8;
 pub(crate) struct CoreLink {
     /// Of its connections, tunnels and sessions.
     tasks: TaskTracker,
-    /// The share of its time that it lately used, of [`BUSY`].
+    /// The time that it lately used beyond half of it, in connections: up to [`BUSY`].
     busy: AtomicU32,
+    /// Snapshots that it serves or has served. All cores get the same ones in the same order.
+    applied: AtomicU32,
     /// Weak: the proxy's own are what keeps a core going.
     commands: WeakUnboundedSender<Command>,
 }
@@ -58,7 +61,7 @@ struct Used {
 
 impl CoreLink {
     pub(crate) fn new(commands: WeakUnboundedSender<Command>) -> Self {
-        Self { tasks: TaskTracker::new(), busy: AtomicU32::new(0), commands }
+        Self { tasks: TaskTracker::new(), busy: AtomicU32::new(0), applied: AtomicU32::new(0), commands }
     }
 
     /// Its connections, tunnels and sessions.
@@ -109,9 +112,20 @@ impl Spread {
         if self.placement == Placement::AsAccepted {
             return None;
         }
-        let others = self.cores.iter().enumerate().filter(|(number, _)| *number != self.own);
+        let own = &self.cores[self.own];
+        // One that has yet to learn of the port would refuse its connections.
+        let applied = own.applied.load(Ordering::Relaxed);
+        let others =
+            self.cores.iter().enumerate().filter(|(number, core)| {
+                *number != self.own && core.applied.load(Ordering::Relaxed) >= applied
+            });
         let (core, least) = others.map(|(_, core)| (core, core.load())).min_by_key(|(_, load)| *load)?;
-        (self.cores[self.own].load() > least.saturating_add(least / UNEVEN)).then_some(core)
+        (own.load() > least.saturating_add(least / UNEVEN)).then_some(core)
+    }
+
+    /// Tells the others that one more snapshot is served.
+    pub(crate) fn tell_applied(&self) {
+        self.cores[self.own].applied.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Tells the others how busy the core has been since the last time.
@@ -120,7 +134,7 @@ impl Spread {
         let before = self.used.replace(now);
         let (used, passed) = (now.time.saturating_sub(before.time), now.at - before.at);
         let share = used.as_secs_f64() / passed.as_secs_f64().max(f64::MIN_POSITIVE);
-        let busy = (share.min(1.0) * f64::from(BUSY)).round();
+        let busy = ((2.0 * share - 1.0).clamp(0.0, 1.0) * f64::from(BUSY)).round();
         self.cores[self.own].busy.store(busy as u32, Ordering::Relaxed);
     }
 }

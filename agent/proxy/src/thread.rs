@@ -319,6 +319,7 @@ impl Core {
         }
         unserved.frontends.extend(self.udp.follow(&snapshot));
         self.snapshot.store(snapshot);
+        self.server.spread.tell_applied();
         // Connections whose listener is gone have served their last request.
         let current = self.snapshot.load();
         self.clients.finish(|client| client.is_withdrawn(&current));
