@@ -52,7 +52,7 @@ async fn requests_that_wait_have_no_endpoint_ejected_and_leave_time_to_others() 
     let [one, other] = endpoints;
     let (one, other) = (one.await, other.await);
     let terms = Resilience { outliers: outliers(1).outliers, ..limits(4, 100) };
-    let attempts = [rule().request_timeout(500), rule().backend_timeout(500).retry(1, &[])];
+    let attempts = [rule().request_timeout(1000), rule().backend_timeout(1000).retry(1, &[])];
     for rule in attempts {
         let world = world(rule, terms.clone(), &[one.address(), other.address()]).await;
         let mut sending = JoinSet::new();
@@ -63,14 +63,18 @@ async fn requests_that_wait_have_no_endpoint_ejected_and_leave_time_to_others() 
                 let mut client = Client::connect(via, address, "any.test").await;
                 let mut answered = 0;
                 for _ in 0..6 {
-                    answered += usize::from(client.send("GET /").await.status == 200);
+                    // A response that has begun when the time is over breaks off.
+                    match client.try_send("GET /").await {
+                        Ok(reply) => answered += usize::from(reply.status == 200),
+                        Err(_) => client = Client::connect(via, address, "any.test").await,
+                    }
                 }
                 answered
             });
         }
         let answered: usize = sending.join_all().await.into_iter().sum();
         assert_eq!(stats(&world).await.ejections, 0);
-        // Some 75 are possible in the three seconds that this takes.
+        // Some 150 are possible in the six seconds that this takes.
         assert!(answered >= 30, "{answered} of 240");
     }
 }
