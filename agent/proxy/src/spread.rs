@@ -161,10 +161,10 @@ mod tests {
         let schedule = File::open("/proc/thread-self/schedstat").unwrap();
         let before = Used::by(Some(&schedule)).time;
         let begun = Instant::now();
-        while begun.elapsed() < Duration::from_millis(20) {
-            std::hint::spin_loop();
+        // The kernel brings the account of a thread that runs up to date at its ticks only: that of a
+        // new one may begin at nothing.
+        while Used::by(Some(&schedule)).time == before {
+            assert!(begun.elapsed() < Duration::from_secs(10), "{before:?}");
         }
-        let after = Used::by(Some(&schedule)).time;
-        assert!(before > Duration::ZERO && after > before, "{before:?} {after:?}");
     }
 }
