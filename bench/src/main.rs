@@ -29,6 +29,7 @@ mod site;
 mod sni_flood;
 mod stalled;
 mod start;
+mod train;
 mod workload;
 
 use std::path::Path;
@@ -54,6 +55,8 @@ enum Benchmark {
     /// The floor that `http` compares with
     #[command(hide = true)]
     Relay(relay::Args),
+    /// The loads of `http` on an agent that counts what it runs, for a release
+    Train(train::Args),
     /// Connections and datagrams forwarded as they are, against HAProxy and nginx, interleaved
     L4(l4::Args),
     /// The proxy that `l4` compares with, which copies
@@ -89,6 +92,7 @@ fn main() -> Result<()> {
         Benchmark::Instructions(args) => instructions::run(&args),
         Benchmark::Http(args) => http::run(&args),
         Benchmark::Relay(args) => relay::run(&args),
+        Benchmark::Train(args) => train::run(&args),
         Benchmark::L4(args) => l4::run(&args),
         Benchmark::L4Copying(args) => l4::copy(&args),
         Benchmark::Forward(args) => forward::run(&args),

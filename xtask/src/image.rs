@@ -11,8 +11,8 @@ use anyhow::{Context, Result, bail};
 use object::Object;
 use object::read::elf::{ElfFile64, ProgramHeader};
 
+use crate::release;
 use archive::{Image, User};
-use portcullis_testbed::build::{self, Profile};
 use portcullis_testbed::{command, workspace};
 
 /// Authorities that BackendTLSPolicy's `wellKnownCACertificates: System` means, where Debian and
@@ -42,7 +42,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let program = match &args.binary {
         Some(binary) => binary.clone(),
         None => {
-            let program = build::static_program(Profile::Release)?;
+            let program = release::build()?;
             refuse_unlisted(&program)?;
             program
         }

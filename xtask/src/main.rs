@@ -10,6 +10,7 @@ mod deny;
 mod image;
 mod object_file;
 mod pass_on;
+mod release;
 mod setup;
 mod tidy;
 mod toolchain;
@@ -43,6 +44,8 @@ enum Command {
     Deny(deny::Args),
     /// Check dependencies for known vulnerabilities; fetches the database of them
     Advisories(deny::Args),
+    /// Build the agent as it is shipped: trained under load, and laid out by what that showed
+    Release(release::Args),
     /// Build the agent's container image, without a container daemon
     Image(image::Args),
     /// Attack the agent as clients and backends may, and say what came of it
@@ -72,6 +75,7 @@ fn main() -> Result<()> {
         Command::Tidy(args) => tidy::run(&args),
         Command::Deny(args) => deny::run(&args),
         Command::Advisories(args) => deny::advisories(&args),
+        Command::Release(args) => release::run(&args),
         Command::Image(args) => image::run(&args),
         Command::Attack(given) => pass_on::ATTACK.run(&given),
         Command::Bench(given) => pass_on::BENCH.run(&given),

@@ -3,7 +3,8 @@
 
 use anyhow::Result;
 use portcullis_testbed::versions::{
-    ATTACK_TOOLS, BENCH_TOOLS, CARGO_AUDITABLE, CARGO_DENY, CLUSTER_TOOLS, COUNTING_TOOLS, TOOLS, Tool,
+    ATTACK_TOOLS, BENCH_TOOLS, CARGO_AUDITABLE, CARGO_DENY, CLUSTER_TOOLS, COUNTING_TOOLS, LOAD_TOOLS, TOOLS,
+    Tool,
 };
 use portcullis_testbed::{cargo_tool, command, go};
 
@@ -18,6 +19,9 @@ pub(crate) struct Args {
     /// Also what counts instructions, as `--bench` does, but none of its peers
     #[arg(long)]
     counting: bool,
+    /// Also the load generators by which a release is trained
+    #[arg(long)]
+    training: bool,
     /// Also the servers that `attack` compares
     #[arg(long)]
     attacking: bool,
@@ -39,12 +43,23 @@ impl Args {
     pub(crate) fn ci() -> Self {
         Self { cluster: true, counting: true, ..Self::default() }
     }
+
+    pub(crate) fn counting() -> Self {
+        Self { counting: true, ..Self::default() }
+    }
+
+    pub(crate) fn training() -> Self {
+        Self { training: true, ..Self::default() }
+    }
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     tools(TOOLS)?;
     if args.bench || args.counting {
         tools(COUNTING_TOOLS)?;
+    }
+    if args.bench || args.training {
+        tools(LOAD_TOOLS)?;
     }
     if args.bench {
         tools(BENCH_TOOLS)?;

@@ -56,14 +56,7 @@ impl Build {
                 build::release()?
             }
         };
-        Ok(Portcullis {
-            name: "Portcullis",
-            address: "127.0.0.91",
-            purpose: "bench",
-            binary,
-            datapath,
-            arguments: vec![],
-        })
+        Ok(Portcullis::new(binary, datapath))
     }
 }
 
@@ -93,6 +86,17 @@ impl Peer for Portcullis {
 }
 
 impl Portcullis {
+    pub(crate) fn new(binary: PathBuf, datapath: Datapath) -> Self {
+        Self {
+            name: "Portcullis",
+            address: "127.0.0.91",
+            purpose: "bench",
+            binary,
+            datapath,
+            arguments: vec![],
+        }
+    }
+
     /// With further arguments.
     pub(crate) fn with(self, arguments: &[&str]) -> Self {
         Self { arguments: arguments.iter().map(Into::into).collect(), ..self }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use portcullis_test_cluster::Cluster;
+use portcullis_testbed::build::{self, Profile};
 use portcullis_testbed::{command, workspace};
 use sha2::{Digest, Sha256};
 
@@ -16,7 +17,8 @@ const REPOSITORY: &str = "portcullis.test/portcullis";
 /// The agent that the chart installs, and values of the chart.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Installed {
-    /// A static agent that is built already [default: build one]
+    /// A static agent that is built already [default: build one
+    /// without link-time optimisation]
     #[arg(long, value_name = "FILE")]
     pub binary: Option<PathBuf>,
     /// A value of the chart, as of `helm --set-string`; may be given more than once
@@ -24,7 +26,7 @@ pub struct Installed {
     pub set: Vec<String>,
 }
 
-/// Builds the image unless a binary is given, and waits until every agent is ready.
+/// Builds the agent unless a binary is given, then the image, and waits until every agent is ready.
 pub fn install(cluster: &Cluster, crds: &Path, installed: &Installed) -> Result<()> {
     cluster.install_crds(crds)?;
     let digest = import(cluster, installed.binary.as_deref())?;
@@ -54,9 +56,11 @@ fn import(cluster: &Cluster, binary: Option<&Path>) -> Result<String> {
     let archive = cluster.layout().path("portcullis-image.tar");
     let mut image = workspace::xtask(&["image", "--without-authorities", "--output"]);
     image.arg(&archive).args(["--tag", &format!("{REPOSITORY}:{TAG}")]);
-    if let Some(binary) = binary {
-        image.arg("--binary").arg(std::path::absolute(binary)?);
-    }
+    let binary = match binary {
+        Some(binary) => std::path::absolute(binary)?,
+        None => build::static_program(Profile::Quick)?,
+    };
+    image.arg("--binary").arg(binary);
     command::run(&mut image)?;
     cluster.import_image(&archive)?;
     let digest = Sha256::digest(std::fs::read(&archive)?);

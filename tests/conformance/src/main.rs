@@ -138,12 +138,12 @@ fn run(args: &Args) -> Result<()> {
 /// Builds what there is to build, before a cluster waits for it.
 fn gateway(args: &Args) -> Result<Gateway> {
     let installed = |binary| Gateway::Chart(Installed { binary: Some(binary), ..args.installed.clone() });
-    let built = |profile| build::static_program(profile).map(installed);
     match (&args.agent, &args.installed.binary) {
         _ if args.no_agent => Ok(Gateway::Other),
         (Some(binary), _) => agent::existing(binary).map(Gateway::Process),
         (None, Some(binary)) => Ok(installed(binary.clone())),
-        (None, None) => built(if args.release { Profile::Release } else { Profile::Quick }),
+        (None, None) if args.release => build::shipped().map(installed),
+        (None, None) => build::static_program(Profile::Quick).map(installed),
     }
 }
 

@@ -1,7 +1,8 @@
 //! Agents, built from this checkout for what is to be done with them.
 
 use std::env::consts::ARCH;
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::Result;
@@ -9,7 +10,8 @@ use anyhow::Result;
 use crate::workspace::{cargo, root, target_directory, xtask};
 use crate::{cargo_tool, command, versions};
 
-/// Builds kernel programs and agent the way they are shipped. Returns the program.
+/// Builds kernel programs and agent the way they are shipped, but for the training, and dynamic.
+/// Returns the program.
 pub fn release() -> Result<PathBuf> {
     command::run(&mut xtask(&["build-ebpf"]))?;
     command::run(cargo().args(["build", "--release", "--locked", "--package", "portcullis"]))?;
@@ -29,10 +31,13 @@ pub fn debug_program() -> PathBuf {
     target_directory().join("debug/portcullis")
 }
 
+/// cargo's name of a profile, and of the directory in which it builds it.
+const RELEASE: &str = "release";
+
 /// Ways to compile an agent; the values are cargo's.
 #[derive(Clone, Copy)]
 pub enum Profile {
-    /// As it is shipped.
+    /// As it is shipped, but for the training.
     Release,
     /// In a fifth of the time, without link-time optimisation. It serves the same, for a third more
     /// instructions.
@@ -40,19 +45,61 @@ pub enum Profile {
 }
 
 /// The agent with the kernel programs and the C library linked in, and with a list of the crates
-/// that it is made of, for scanners of images. The explicit target keeps build scripts and
-/// procedural macros dynamic.
+/// that it is made of, for scanners of images.
 pub fn static_program(profile: Profile) -> Result<PathBuf> {
+    build_static(profile, &target_directory(), &[])
+}
+
+/// The agent as it is shipped: a static release, trained under load.
+pub fn shipped() -> Result<PathBuf> {
+    command::run(&mut xtask(&["release"]))?;
+    Ok(static_path(&trained_directory(), RELEASE))
+}
+
+/// A static release that counts how often each of its branches is taken, and writes that into
+/// `counts` when it ends.
+pub fn counting(counts: &Path) -> Result<PathBuf> {
+    let flag = format!("-Cprofile-generate={}", counts.display());
+    build_static(Profile::Release, &target_directory().join("counting"), &[flag])
+}
+
+/// A static release laid out by what a [counting one](counting) wrote, merged into one file.
+/// Everything is compiled anew: cargo does not notice that a dependency's profile changed.
+pub fn trained(profile: &Path) -> Result<PathBuf> {
+    let directory = trained_directory();
+    if directory.exists() {
+        fs::remove_dir_all(&directory)?;
+    }
+    let flag = format!("-Cprofile-use={}", profile.display());
+    build_static(Profile::Release, &directory, &[flag])
+}
+
+fn trained_directory() -> PathBuf {
+    target_directory().join("trained")
+}
+
+/// The explicit target keeps build scripts and procedural macros dynamic, and free of the flags.
+/// Builds with other flags have directories of their own, or each would undo the other's.
+fn build_static(profile: Profile, directory: &Path, flags: &[String]) -> Result<PathBuf> {
     command::run(&mut xtask(&["build-ebpf"]))?;
     let name = match profile {
-        Profile::Release => "release",
+        Profile::Release => RELEASE,
         Profile::Quick => "quick",
     };
-    let target = format!("{ARCH}-unknown-linux-gnu");
     let mut cargo = Command::new(cargo_tool::ensure(versions::CARGO_AUDITABLE)?);
     cargo.current_dir(root()).args(["auditable", "build", "--locked", "--profile", name]);
-    cargo.args(["--package", "portcullis", "--target", &target]);
-    cargo.env("RUSTFLAGS", "-Ctarget-feature=+crt-static");
+    cargo.args(["--package", "portcullis", "--target", &target(), "--target-dir"]).arg(directory);
+    let flags = [&["-Ctarget-feature=+crt-static".to_owned()], flags].concat();
+    // Unlike RUSTFLAGS, flags may contain spaces.
+    cargo.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"));
     command::run(&mut cargo)?;
-    Ok(target_directory().join(target).join(name).join("portcullis"))
+    Ok(static_path(directory, name))
+}
+
+fn static_path(directory: &Path, profile: &str) -> PathBuf {
+    directory.join(target()).join(profile).join("portcullis")
+}
+
+fn target() -> String {
+    format!("{ARCH}-unknown-linux-gnu")
 }

@@ -51,13 +51,14 @@ pub const COUNTING_TOOLS: &[Tool] = &[tool("valgrind", "valgrind")];
 pub const ATTACK_TOOLS: &[Tool] =
     &[tool("haproxy", "haproxy"), tool("nginx", "nginx"), tool("node", "nodejs")];
 
-/// Tools that only the benchmarks run.
+/// Load generators, and the server behind the agent that they ask.
+pub const LOAD_TOOLS: &[Tool] =
+    &[tool("nginx", "nginx"), tool("wrk", "wrk"), tool("h2load", "nghttp2-client")];
+
+/// Tools that only the benchmarks run, besides load generators.
 pub const BENCH_TOOLS: &[Tool] = &[
     tool("haproxy", "haproxy"),
-    tool("nginx", "nginx"),
     tool("/usr/lib/nginx/modules/ngx_stream_module.so", "libnginx-mod-stream"),
-    tool("wrk", "wrk"),
-    tool("h2load", "nghttp2-client"),
     // For Envoy; the module has no command.
     tool("/usr/lib/python3.11/ensurepip/__init__.py", "python3-venv"),
 ];
