@@ -74,7 +74,7 @@ pub fn admit(mut manifest: Value) -> Admission {
     if identity.kind == Kind::ConfigMap {
         fill_nulls(manifest.get_mut("data"));
     }
-    if !review.violations.is_empty() {
+    if !review.violations.is_empty() || is_weaker(identity.kind, &review) {
         // A field that is missing may be the one that is misspelt.
         let unknown = review.unknown_fields.iter().map(|field| format!("{field}: unknown field"));
         return refused(review.violations.iter().map(Violation::to_string).chain(unknown).collect());
@@ -94,6 +94,12 @@ pub fn admit(mut manifest: Value) -> Admission {
         Ok(None) => Admission::Ignored(identity.to_string()),
         Err(error) => refused(vec![in_plain_words(&error.to_string(), &identity.key)]),
     }
+}
+
+/// True if it may say less than it was meant to: what a misspelt field of a policy should protect
+/// would be open.
+fn is_weaker(kind: Kind, review: &Review) -> bool {
+    is_protecting(kind) && review.unknown_fields.iter().any(|field| field.starts_with("spec"))
 }
 
 /// The fields of `metadata` (`ObjectMeta`); no schema has them.
@@ -162,13 +168,25 @@ fn identify(manifest: &mut Value) -> Result<Identity, Unidentified> {
         return Err(anonymous("this document", reason).into());
     };
     let (group, version) = api_version.split_once('/').unwrap_or(("", &api_version));
-    let known = Kind::of(group, &kind);
-    let known = known.ok_or_else(|| Unidentified::NotUsed(format!("{api_version} {kind}")))?;
+    let Some(known) = Kind::of(group, &kind) else {
+        return Err(unknown_kind(&api_version, group, &kind));
+    };
     let Some(metadata) = manifest.get_mut("metadata").and_then(Value::as_object_mut) else {
         return Err(anonymous(&kind, "metadata: Required value").into());
     };
     let key = complete_metadata(known, metadata)?;
     Ok(Identity { group: group.to_owned(), version: version.to_owned(), kind: known, key })
+}
+
+/// Of groups whose kinds are all known, it is misspelt.
+fn unknown_kind(api_version: &str, group: &str, kind: &str) -> Unidentified {
+    if !matches!(group, GATEWAY_GROUP | OWN_GROUP) {
+        return Unidentified::NotUsed(format!("{api_version} {kind}"));
+    }
+    let kinds = Kind::ALL.iter().filter(|known| known.group() == group).map(|known| known.as_str());
+    let kinds = kinds.collect::<Vec<_>>().join(", ");
+    let reason = format!("kind: {group} has no such kind: it has {kinds}");
+    anonymous(kind, &reason).into()
 }
 
 /// An API server counts generations of custom resources from 1; names are checked as it does.
@@ -440,5 +458,26 @@ mod tests {
         let manifest = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"}});
         let Admission::Ignored(kind) = admit(manifest) else { panic!("not ignored") };
         assert_eq!(kind, "apps/v1 Deployment");
+    }
+
+    /// A misspelt policy would protect nothing.
+    #[test]
+    fn kinds_that_groups_of_ours_do_not_have_are_refused() {
+        let of = |group: &str, kind: &str| {
+            let metadata = json!({"name": "p", "namespace": "shop"});
+            admit(json!({"apiVersion": format!("{group}/v1"), "kind": kind, "metadata": metadata}))
+        };
+        for (group, kind, has) in [
+            (OWN_GROUP, "TraficPolicy", "TrafficPolicy"),
+            (OWN_GROUP, "BackendTLSPolicy", "BackendPolicy"),
+            (GATEWAY_GROUP, "BackendTlsPolicy", "BackendTLSPolicy"),
+        ] {
+            let Admission::Refused(refusal) = of(group, kind) else { panic!("{kind} is not refused") };
+            let [reason] = refusal.reasons.as_slice() else { panic!("{:?}", refusal.reasons) };
+            assert!(reason.starts_with(&format!("kind: {group} has no such kind: it has ")), "{reason}");
+            assert!(reason.contains(has), "{reason}");
+            assert_eq!((refusal.object.as_str(), refusal.key), (kind, None));
+        }
+        assert!(matches!(of(EXPERIMENTAL_GROUP, "XLater"), Admission::Ignored(_)));
     }
 }
