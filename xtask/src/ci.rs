@@ -18,7 +18,7 @@ use tests::Tally;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Only steps whose name holds this
+    /// Only steps whose name holds this, and the build that they need
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
 }
@@ -33,17 +33,21 @@ struct Step {
     fatal: bool,
 }
 
+/// The step by which those behind it have their programs.
+const BUILD: &str = "build";
+
 const STEPS: &[Step] = &[
     Step { name: "setup", run: |_| setup::run(&setup::Args::ci()), fatal: true },
-    Step { name: "cluster build, in the background", run: |_| cluster::build_early(), fatal: true },
     Step { name: "cargo-deny, in the background", run: |_| auditing_early(), fatal: true },
     Step { name: "format", run: |_| format(), fatal: false },
     Step { name: "build-ebpf", run: |_| build_ebpf::run(&build_ebpf::Args::default()), fatal: true },
     Step { name: "clippy", run: |_| clippy(), fatal: false },
     Step { name: "codegen --check", run: |_| codegen::run(&codegen::Args::check()), fatal: false },
-    Step { name: "chart check", run: |_| command::run(pass_on::CHART.command().arg("check")), fatal: false },
     Step { name: "tidy", run: |_| tidy::run(&tidy::Args::default()), fatal: false },
-    Step { name: "build", run: |_| build(), fatal: true },
+    Step { name: BUILD, run: |_| build(), fatal: true },
+    Step { name: "chart check", run: |_| command::run(pass_on::CHART.built().arg("check")), fatal: false },
+    Step { name: "cluster build, in the background", run: |_| cluster::build_early(), fatal: true },
+    Step { name: "agent of pods, in the background", run: |_| cluster::build_agent_early(), fatal: true },
     Step { name: "test", run: tests::run, fatal: false },
     Step { name: "test, HTTP/1 by the library", run: tests::run_with_http1_by_library, fatal: false },
     Step { name: "demo, ebpf", run: |_| demo(demo::Datapath::Ebpf), fatal: false },
@@ -87,7 +91,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 }
 
 fn run_steps(args: &Args, tally: &mut Tally) -> Vec<Outcome> {
-    let wanted = |step: &&Step| args.only.as_ref().is_none_or(|only| step.name.contains(only.as_str()));
+    let build = STEPS.iter().position(|step| step.name == BUILD).unwrap_or(STEPS.len());
+    let wanted = |step: &Step| args.only.as_ref().is_none_or(|only| step.name.contains(only.as_str()));
+    let needs_build = STEPS.iter().skip(build).any(wanted);
+    let wanted = |step: &&Step| wanted(step) || needs_build && step.name == BUILD;
     let mut outcomes = Vec::new();
     for step in STEPS.iter().filter(wanted) {
         println!("\n=== {}", step.name);
@@ -105,17 +112,34 @@ fn run_steps(args: &Args, tally: &mut Tally) -> Vec<Outcome> {
     outcomes
 }
 
-/// Starts building what checks dependencies, next to the steps that do not need it; who needs it
-/// waits for it.
+/// Starts building what checks dependencies; who needs it waits for it.
 fn auditing_early() -> Result<()> {
-    let path = workspace::root().join(AUDITING_LOG);
-    fs::create_dir_all(path.parent().unwrap_or(&path))?;
-    let log = File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
-    let mut setup = Command::new("/proc/self/exe");
+    // By number: what runs it has an executable of its own.
+    let mut setup = Command::new(format!("/proc/{}/exe", std::process::id()));
     setup.args(["setup", "--auditing", "--no-ebpf"]);
-    setup.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-    setup.spawn().context("cannot start building cargo-deny")?;
-    println!("ci: building cargo-deny meanwhile; its log is {AUDITING_LOG}");
+    meanwhile(&setup, "cargo-deny", AUDITING_LOG)
+}
+
+/// Starts what builds something that later steps need, with the time that the steps before them
+/// leave of the processors.
+fn meanwhile(build: &Command, what: &str, log: &str) -> Result<()> {
+    let path = workspace::root().join(log);
+    fs::create_dir_all(path.parent().unwrap_or(&path))?;
+    let output = File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
+    let mut nice = Command::new("nice");
+    nice.args(["-n", "19"]).arg(build.get_program()).args(build.get_args());
+    for (name, value) in build.get_envs() {
+        match value {
+            Some(value) => nice.env(name, value),
+            None => nice.env_remove(name),
+        };
+    }
+    if let Some(directory) = build.get_current_dir() {
+        nice.current_dir(directory);
+    }
+    nice.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
+    nice.spawn().with_context(|| format!("cannot start building {what}"))?;
+    println!("ci: building {what} meanwhile; its log is {log}");
     Ok(())
 }
 
@@ -127,25 +151,25 @@ fn sign_in(tally: &mut Tally) -> Result<()> {
 
 /// TLS clients of all kinds that there are here, a few hundred connections.
 fn clients() -> Result<()> {
-    let mut clients = pass_on::BENCH.command();
+    let mut clients = pass_on::BENCH.built();
     command::run(clients.args(["clients", "--quick", "--binary"]).arg(build::debug_program()))
 }
 
 /// Everything that clients and backends may try, at a tenth of its size, with this code for HTTP/1.
 fn attack(http1: &str) -> Result<()> {
-    let mut attack = pass_on::ATTACK.command();
+    let mut attack = pass_on::ATTACK.built();
     attack.env("PORTCULLIS_HTTP1", http1);
     command::run(attack.args(["--quick", "--binary"]).arg(build::debug_program()))
 }
 
 /// Fails if a request costs more than recorded, whatever else this machine does meanwhile.
 fn instructions() -> Result<()> {
-    command::run(pass_on::BENCH.command().args(["instructions", "--check"]))
+    command::run(pass_on::BENCH.built().args(["instructions", "--check"]))
 }
 
 /// Runs `check` over the Gateway API's own files, which Go fetches.
 fn check_files() -> Result<()> {
-    let mut check = pass_on::CONFORMANCE.command();
+    let mut check = pass_on::CONFORMANCE.built();
     command::run(check.args(["check-files", "--binary"]).arg(build::debug_program()))
 }
 
@@ -159,10 +183,9 @@ fn clippy() -> Result<()> {
     command::run(workspace::cargo().args(["clippy", "--workspace", "--all-targets", "--locked"]).args(deny))
 }
 
-/// The agent that the namespace tests run; what they need of it is not what `cargo test` builds by
-/// itself.
+/// Tests, the agent that those in namespaces run, and the programs of later steps.
 fn build() -> Result<()> {
-    command::run(workspace::cargo().args(["build", "--locked", "--package", "portcullis"]))?;
+    command::run(workspace::cargo().args(["build", "--workspace", "--all-targets", "--locked"]))?;
     match Command::new("id").arg("-u").output() {
         Ok(output) if output.stdout == b"0\n" => Ok(()),
         _ => bail!("the tests of kernel programs and namespaces need root"),

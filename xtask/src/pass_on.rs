@@ -36,6 +36,12 @@ impl Program {
         cargo
     }
 
+    /// Runs it as the workspace's build left it: of a package alone, dependencies would be built
+    /// anew with fewer features.
+    pub(crate) fn built(self) -> Command {
+        Command::new(workspace::target_directory().join("debug").join(self.package))
+    }
+
     /// Becomes the program.
     pub(crate) fn run(self, given: &Arguments) -> Result<()> {
         Err(self.command().args(&given.arguments).exec()).context("cannot run cargo")

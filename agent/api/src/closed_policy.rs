@@ -191,7 +191,7 @@ mod tests {
         assert_eq!(left(manifest).unwrap().refused(), Some("spec.refused: unknown field"));
     }
 
-    /// What it says besides would be less than was meant.
+    /// The rest of it would protect less than was meant.
     #[test]
     fn a_policy_with_a_field_that_is_misspelt_closes_its_targets() {
         let targets = json!([{"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "web"}]);

@@ -161,8 +161,8 @@ mod tests {
         let schedule = File::open("/proc/thread-self/schedstat").unwrap();
         let before = Used::by(Some(&schedule)).time;
         let begun = Instant::now();
-        // The kernel brings the account of a thread that runs up to date at its ticks only: that of a
-        // new one may begin at nothing.
+        // The kernel brings the account of a thread that runs up to date at its ticks only: that of
+        // a new one may begin at nothing.
         while Used::by(Some(&schedule)).time == before {
             assert!(begun.elapsed() < Duration::from_secs(10), "{before:?}");
         }

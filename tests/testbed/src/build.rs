@@ -31,9 +31,6 @@ pub fn debug_program() -> PathBuf {
     target_directory().join("debug/portcullis")
 }
 
-/// cargo's name of a profile, and of the directory in which it builds it.
-const RELEASE: &str = "release";
-
 /// Ways to compile an agent; the values are cargo's.
 #[derive(Clone, Copy)]
 pub enum Profile {
@@ -47,20 +44,28 @@ pub enum Profile {
 /// The agent with the kernel programs and the C library linked in, and with a list of the crates
 /// that it is made of, for scanners of images.
 pub fn static_program(profile: Profile) -> Result<PathBuf> {
-    build_static(profile, &target_directory(), &[])
+    command::run(&mut static_build(profile)?)?;
+    Ok(static_path(&target_directory(), profile))
+}
+
+/// The command that builds it, after the kernel programs.
+pub fn static_build(profile: Profile) -> Result<Command> {
+    static_build_in(profile, &target_directory(), &[])
 }
 
 /// The agent as it is shipped: a static release, trained under load.
 pub fn shipped() -> Result<PathBuf> {
     command::run(&mut xtask(&["release"]))?;
-    Ok(static_path(&trained_directory(), RELEASE))
+    Ok(static_path(&trained_directory(), Profile::Release))
 }
 
 /// A static release that counts how often each of its branches is taken, and writes that into
 /// `counts` when it ends.
 pub fn counting(counts: &Path) -> Result<PathBuf> {
+    let directory = target_directory().join("counting");
     let flag = format!("-Cprofile-generate={}", counts.display());
-    build_static(Profile::Release, &target_directory().join("counting"), &[flag])
+    command::run(&mut static_build_in(Profile::Release, &directory, &[flag])?)?;
+    Ok(static_path(&directory, Profile::Release))
 }
 
 /// A static release laid out by what a [counting one](counting) wrote, merged into one file.
@@ -71,7 +76,8 @@ pub fn trained(profile: &Path) -> Result<PathBuf> {
         fs::remove_dir_all(&directory)?;
     }
     let flag = format!("-Cprofile-use={}", profile.display());
-    build_static(Profile::Release, &directory, &[flag])
+    command::run(&mut static_build_in(Profile::Release, &directory, &[flag])?)?;
+    Ok(static_path(&directory, Profile::Release))
 }
 
 fn trained_directory() -> PathBuf {
@@ -80,26 +86,31 @@ fn trained_directory() -> PathBuf {
 
 /// The explicit target keeps build scripts and procedural macros dynamic, and free of the flags.
 /// Builds with other flags have directories of their own, or each would undo the other's.
-fn build_static(profile: Profile, directory: &Path, flags: &[String]) -> Result<PathBuf> {
+fn static_build_in(profile: Profile, directory: &Path, flags: &[String]) -> Result<Command> {
     command::run(&mut xtask(&["build-ebpf"]))?;
-    let name = match profile {
-        Profile::Release => RELEASE,
-        Profile::Quick => "quick",
-    };
     let mut cargo = Command::new(cargo_tool::ensure(versions::CARGO_AUDITABLE)?);
-    cargo.current_dir(root()).args(["auditable", "build", "--locked", "--profile", name]);
+    cargo.current_dir(root()).args(["auditable", "build", "--locked", "--profile", profile.name()]);
     cargo.args(["--package", "portcullis", "--target", &target(), "--target-dir"]).arg(directory);
     let flags = [&["-Ctarget-feature=+crt-static".to_owned()], flags].concat();
     // Unlike RUSTFLAGS, flags may contain spaces.
     cargo.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"));
-    command::run(&mut cargo)?;
-    Ok(static_path(directory, name))
+    Ok(cargo)
 }
 
-fn static_path(directory: &Path, profile: &str) -> PathBuf {
-    directory.join(target()).join(profile).join("portcullis")
+fn static_path(directory: &Path, profile: Profile) -> PathBuf {
+    directory.join(target()).join(profile.name()).join("portcullis")
 }
 
 fn target() -> String {
     format!("{ARCH}-unknown-linux-gnu")
+}
+
+impl Profile {
+    /// cargo's, also of the directory in which it builds.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Release => "release",
+            Self::Quick => "quick",
+        }
+    }
 }

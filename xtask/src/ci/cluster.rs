@@ -1,36 +1,32 @@
 //! The steps that need a real Kubernetes. They share a cluster directory of their own, so that one
 //! a developer has up is left alone; each starts and ends its cluster.
 
-use std::fs::File;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use portcullis_testbed::build::{self, Profile};
 use portcullis_testbed::{command, workspace};
 
+use super::meanwhile;
 use super::tests::Tally;
 use crate::pass_on::{CHART, CLUSTER, CONFORMANCE, Program};
 
 /// Relative to the workspace.
 const DIRECTORY: &str = "target/ci/cluster";
 const BUILD_LOG: &str = "target/ci/cluster-build.log";
+const AGENT_LOG: &str = "target/ci/agent-build.log";
 const REPORT: &str = "target/ci/conformance.yaml";
 
-/// Starts building the cluster's programs next to the steps that do not need them: on a fresh
-/// machine that takes as long as building everything else. Whether it went well the step [`build`]
-/// sees.
+/// Starts building the cluster's programs: on a fresh machine that takes as long as building
+/// everything else. Whether it went well the step [`build`] sees.
 pub(super) fn build_early() -> Result<()> {
-    let path = workspace::root().join(BUILD_LOG);
-    std::fs::create_dir_all(path.parent().unwrap_or(&path))?;
-    let log = File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
-    // Not in the background: it would have to wait for every other cargo.
-    command::run(workspace::cargo().args(["build", "--locked", "--package", CLUSTER.package]))?;
-    let mut build = inside_ci(CLUSTER, &["build"]);
-    build.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-    build.spawn().context("cannot start building the test cluster")?;
-    println!("ci: building the test cluster meanwhile; its log is {BUILD_LOG}");
-    Ok(())
+    meanwhile(&inside_ci(CLUSTER, &["build"]), "the test cluster", BUILD_LOG)
+}
+
+/// Starts building the agent of [`in_pods`], before the tests, which wait for much.
+pub(super) fn build_agent_early() -> Result<()> {
+    meanwhile(&build::static_build(Profile::Quick)?, "the agent of pods", AGENT_LOG)
 }
 
 /// Waits for the other process to be done, and does what it left undone.
@@ -67,7 +63,7 @@ fn in_pods() -> Result<PathBuf> {
 
 /// On the cluster of `ci`.
 fn inside_ci(program: Program, arguments: &[&str]) -> Command {
-    let mut command = program.command();
+    let mut command = program.built();
     command.args(arguments).env("PORTCULLIS_CLUSTER", workspace::root().join(DIRECTORY));
     command
 }

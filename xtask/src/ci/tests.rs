@@ -20,14 +20,24 @@ pub(super) struct Tally {
 }
 
 pub(super) fn run(tally: &mut Tally) -> Result<()> {
-    tally.follow(workspace::cargo().args(["test", "--workspace", "--locked", "--no-fail-fast"]))
+    tally.follow(&mut cargo_test()?)
+}
+
+/// With twice as many tests at a time as there are processors: most of them wait, for time-outs
+/// and for what must not happen.
+fn cargo_test() -> Result<Command> {
+    let threads = 2 * thread::available_parallelism()?.get();
+    let mut cargo = workspace::cargo();
+    cargo.args(["test", "--workspace", "--locked", "--no-fail-fast"]);
+    cargo.env("RUST_TEST_THREADS", threads.to_string());
+    Ok(cargo)
 }
 
 /// The proxy's tests once more, with the HTTP library for all of HTTP/1.
 pub(super) fn run_with_http1_by_library(tally: &mut Tally) -> Result<()> {
     // By name: for a package alone, its dependencies would be built anew with fewer features.
-    let mut cargo = workspace::cargo();
-    cargo.args(["test", "--workspace", "--locked", "--no-fail-fast"]).env("PORTCULLIS_HTTP1", "library");
+    let mut cargo = cargo_test()?;
+    cargo.env("PORTCULLIS_HTTP1", "library");
     for name in test_files(&workspace::root().join("agent/proxy/tests"))? {
         cargo.arg("--test").arg(name);
     }
