@@ -56,12 +56,13 @@ const STEPS: &[Step] = &[
     Step { name: "clients", run: |_| clients(), fatal: false },
     Step { name: "attack", run: |_| attack("own"), fatal: false },
     Step { name: "attack, HTTP/1 by the library", run: |_| attack("library"), fatal: false },
-    Step { name: "instructions", run: |_| instructions(), fatal: false },
     Step { name: "check files", run: |_| check_files(), fatal: false },
     Step { name: "deny", run: |_| deny::run(&deny::Args {}), fatal: false },
     Step { name: "cluster build", run: cluster::build, fatal: true },
     Step { name: "cluster test", run: cluster::test, fatal: false },
     Step { name: "API server tests", run: cluster::api_server_tests, fatal: false },
+    // From here on, they need the agent that was built in the background.
+    Step { name: "instructions", run: |_| instructions(), fatal: false },
     Step { name: "chart test", run: cluster::chart, fatal: false },
     Step { name: "conformance", run: cluster::conformance, fatal: false },
 ];
