@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
@@ -161,14 +162,23 @@ impl Task {
         loop {
             self.kept.borrow_mut().begin();
             let turn = shared.turns.acquire().await;
+            self.is_due_no_more();
             let outcome = fetch(&shared.pools, &set).await;
             drop(turn);
             let wait = self.kept.borrow_mut().end(outcome, Instant::now(), fastrand::f64());
+            if !self.kept.borrow().is_failing() {
+                self.is_due_no_more();
+            }
             shared.publish();
             tokio::select! {
                 () = sleep(wait) => {}
                 () = self.due.notified() => {}
             }
         }
+    }
+
+    /// A fetch that begins, and one that has just succeeded, is all that was asked for meanwhile.
+    fn is_due_no_more(&self) {
+        let _ = pin!(self.due.notified()).enable();
     }
 }
