@@ -394,7 +394,8 @@ mod tests {
         let Buckets::ByKey(buckets) = &limiter.buckets else { panic!("no keys") };
         *buckets.room.shares() = Shares::new(2 * BLOCKS);
         assert_eq!(each(2 * SECOND), [0; KEYS]);
-        assert_eq!(limiter.blocks(), BLOCKS);
+        // A few may have no key, as chance will have it.
+        assert!((BLOCKS * 9 / 10..=BLOCKS).contains(&limiter.blocks()), "{}", limiter.blocks());
         let whole = each((5 * 3600 + 2) * SECOND);
         assert!(whole.iter().filter(|passed| **passed == 5).count() > KEYS * 9 / 10);
     }
@@ -402,7 +403,8 @@ mod tests {
     #[test]
     fn a_limit_gives_its_room_back() {
         let limiter = limiter(1, Period::Hour, 1, RateKey::ClientAddress);
-        for key in 0..1000 {
+        // So many that no block is without one.
+        for key in 0..10_000 {
             passed(&limiter, &key.to_string(), SECOND, 1);
         }
         let Buckets::ByKey(buckets) = &limiter.buckets else { panic!("no keys") };
