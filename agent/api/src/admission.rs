@@ -96,10 +96,11 @@ pub fn admit(mut manifest: Value) -> Admission {
     }
 }
 
-/// True if it may say less than it was meant to: what a misspelt field of a policy should protect
-/// would be open.
+/// True if it may say less than it was meant to: what a field of a policy that is misspelt, or not
+/// indented into `spec`, should protect would be open. Metadata and statuses protect nothing.
 fn is_weaker(kind: Kind, review: &Review) -> bool {
-    is_protecting(kind) && review.unknown_fields.iter().any(|field| field.starts_with("spec"))
+    let says = |field: &String| !field.starts_with("metadata.") && !field.starts_with("status");
+    is_protecting(kind) && review.unknown_fields.iter().any(says)
 }
 
 /// The fields of `metadata` (`ObjectMeta`); no schema has them.

@@ -198,8 +198,11 @@ mod tests {
         let spec = json!({"targetRefs": targets, "allow": ["10.0.0.0/8"], "denny": ["10.1.0.0/16"]});
         let closed = left(policy("TrafficPolicy", &json!({"name": "p"}), &spec)).unwrap();
         assert_eq!(closed.refused(), Some("spec.denny: unknown field"));
-        let elsewhere = json!({"name": "p", "typo": 1});
         let spec = json!({"targetRefs": targets, "allow": ["10.0.0.0/8"]});
+        let mut not_indented = policy("TrafficPolicy", &json!({"name": "p"}), &spec);
+        not_indented["deny"] = json!(["10.1.0.0/16"]);
+        assert_eq!(left(not_indented).unwrap().refused(), Some("deny: unknown field"));
+        let elsewhere = json!({"name": "p", "typo": 1});
         assert!(matches!(admit(policy("TrafficPolicy", &elsewhere, &spec)), Admission::Admitted { .. }));
     }
 }
