@@ -1,5 +1,5 @@
 //! Kernel programs on real hooks, in network namespaces: each module's tests are of one subject.
-//! What changes its whole process is a program of its own, next to this directory.
+//! A test that changes its whole process is a program of its own, next to this directory.
 #![cfg(test)]
 
 mod addresses;

@@ -1,5 +1,5 @@
-//! The gateway under test in one program: each module's tests are of one subject. What counts what
-//! its whole process has is a program of its own, next to this directory.
+//! The gateway under test in one program: each module's tests are of one subject. A test that
+//! counts what its whole process has is a program of its own, next to this directory.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may")]
 
