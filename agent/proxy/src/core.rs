@@ -17,6 +17,7 @@ pub(crate) mod shares;
 pub(crate) mod snapshot;
 pub(crate) mod socket;
 pub(crate) mod stats;
+pub(crate) mod stream_writer;
 pub(crate) mod task;
 pub(crate) mod trailers;
 pub(crate) mod untaken;

@@ -84,6 +84,8 @@ pub(crate) struct Client {
     holding_since: Cell<u32>,
     phase: Cell<Phase>,
     waker: RefCell<Option<Waker>>,
+    /// Time at which it wants to be woken; 0 if it does not.
+    wake_at: Cell<u32>,
     /// Response bodies that wait until the socket has taken what there is to write.
     pub(super) blocked: RefCell<Vec<Waker>>,
 }
@@ -181,6 +183,7 @@ impl Client {
             holding_since: Cell::new(0),
             phase: Cell::new(Phase::Serve),
             waker: RefCell::default(),
+            wake_at: Cell::default(),
             blocked: RefCell::default(),
         }
     }
@@ -336,6 +339,16 @@ impl Client {
 
     fn set_phase(&self, phase: Phase) {
         self.phase.set(phase);
+        self.wake();
+    }
+
+    /// Has the connection polled at a time of the core's clock, instead of another one that was
+    /// asked for.
+    pub(crate) fn wake_at(&self, time: u32) {
+        self.wake_at.set(time);
+    }
+
+    fn wake(&self) {
         if let Some(waker) = &*self.waker.borrow() {
             waker.wake_by_ref();
         }
@@ -351,6 +364,10 @@ impl Client {
             self.abort(ExceededLimit::MinimumRate);
         } else if self.progress.idle_age().is_some_and(|age| age > self.longest_idle()) {
             self.set_phase(Phase::Finish);
+        }
+        if (1..=clock::now()).contains(&self.wake_at.get()) {
+            self.wake_at.set(0);
+            self.wake();
         }
         self.sweep_uploads(pacing);
         self.windows.sweep();

@@ -178,6 +178,10 @@ impl Progress {
 
     // --- conclusions ---
 
+    pub(crate) fn bytes_written(&self) -> u64 {
+        self.written.load(Relaxed)
+    }
+
     /// Ticks for which the current request head has been on its way. One that was sent behind
     /// another request is not read before that is answered (RFC 9112 section 9.3.2), so its time
     /// begins then.

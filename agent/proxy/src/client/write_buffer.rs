@@ -128,7 +128,7 @@ impl<C, S> FlushAfterPoll<C, S> {
 
 impl<C, S> Future for FlushAfterPoll<C, S>
 where
-    C: Future<Output = hyper::Result<()>>,
+    C: Future<Output = io::Result<()>>,
     S: AsyncWrite + Unpin,
 {
     type Output = io::Result<()>;
@@ -138,7 +138,7 @@ where
         // A connection that has ended has shut the buffer down, which is another flush.
         let sent = self.buffer.0.borrow_mut().poll_send(cx);
         match (ended, sent) {
-            (Poll::Ready(ended), _) => Poll::Ready(ended.map_err(io::Error::other)),
+            (Poll::Ready(ended), _) => Poll::Ready(ended),
             (Poll::Pending, Poll::Ready(Err(error))) => Poll::Ready(Err(error)),
             (Poll::Pending, _) => Poll::Pending,
         }

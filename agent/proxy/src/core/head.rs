@@ -157,6 +157,17 @@ impl KnownFields {
     }
 }
 
+/// The length of a body that one `Content-Length` has as decimal digits.
+pub(crate) fn content_length(fields: &impl Fields) -> Option<u64> {
+    let mut lengths = fields.get_all(&header::CONTENT_LENGTH);
+    let length = lengths.next().filter(|digits| !digits.is_empty())?;
+    let number = length.iter().try_fold(0_u64, |number, digit| {
+        let digit = char::from(*digit).to_digit(10)?;
+        number.checked_mul(10)?.checked_add(digit.into())
+    });
+    number.filter(|_| lengths.next().is_none())
+}
+
 /// Appends the fields in the form of HTTP/1, without the empty line after them.
 pub(crate) fn write_fields(fields: &impl Fields, out: &mut Vec<u8>) {
     for (name, value) in fields.iter() {

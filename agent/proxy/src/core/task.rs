@@ -3,10 +3,6 @@
 use std::process;
 use std::thread;
 
-/// Runs HTTP/2 streams on the core that owns them.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct LocalExecutor;
-
 /// Ends the process when it is dropped by a panic.
 struct AbortOnPanic;
 
@@ -23,13 +19,5 @@ impl Drop for AbortOnPanic {
         if thread::panicking() {
             process::abort();
         }
-    }
-}
-
-// === impl LocalExecutor ===
-
-impl<F: Future<Output = ()> + 'static> hyper::rt::Executor<F> for LocalExecutor {
-    fn execute(&self, future: F) {
-        tokio::task::spawn_local(future);
     }
 }

@@ -1,16 +1,11 @@
-//! HTTP on a client connection, until either side ends it. The HTTP library parses; time-outs, and
-//! checks where it is too lenient, are in [`client`](crate::client).
+//! HTTP on a client connection, until either side ends it. Time-outs, and checks where libraries
+//! are too lenient, are in [`client`](crate::client).
 
 use std::io;
 use std::rc::Rc;
-use std::time::Duration;
 
-use http::Request;
-use hyper::body::Incoming;
-use hyper::server::conn::http2;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use portcullis_model::Limits;
+use hyper_util::rt::TokioIo;
 
 use crate::client::clients::{Client, Clients};
 use crate::client::connection::{Connection, Negotiated, Version};
@@ -19,25 +14,11 @@ use crate::client::framing::Framing;
 use crate::client::stream::{CheckedStream, ProtocolCheck};
 use crate::client::write_buffer::{FlushAfterPoll, WriteBuffer};
 use crate::core::settings::Http1;
-use crate::core::task::LocalExecutor;
 use crate::http::detour;
 use crate::http::h1::Unserved;
-use crate::http::library::{head_bytes, http1_builder, note_unreadable};
+use crate::http::h2::Http2;
+use crate::http::library::{http1_builder, note_unreadable};
 use crate::http::service::Service;
-
-/// Bytes that HTTP/2 counts for a field besides its own (RFC 9113 section 6.5.2).
-const HTTP2_FIELD: u32 = 32;
-
-/// HTTP/2 flow control: bytes that a client may send before we have passed them on.
-const STREAM_WINDOW: u32 = 256 << 10;
-const CONNECTION_WINDOW: u32 = 1 << 20;
-const SEND_BUFFER: usize = 64 << 10;
-/// Resets a client may have pending, and those it may provoke, before the connection ends
-/// (CVE-2023-44487, CVE-2025-8671); those of requests under way are counted in [`FrameBudget`].
-const PENDING_RESETS: usize = 20;
-const PROVOKED_RESETS: usize = 200;
-const PING_EVERY: Duration = Duration::from_secs(30);
-const PING_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(crate) async fn serve(connection: Connection, clients: &Rc<Clients>, service: Rc<Service>) {
     let Connection { peer, local, permit, start, charge, terms } = connection;
@@ -68,18 +49,17 @@ pub(crate) async fn serve(connection: Connection, clients: &Rc<Clients>, service
     };
     let Unserved { transport, unread, .. } = unserved;
     let stream = CheckedStream::new(transport, unread, check, client.progress.clone());
-    let counting = service.clone();
-    let for_service = client.clone();
-    let answer = move |request: Request<Incoming>| service.clone().answer(for_service.clone(), request);
     let ended = match version {
         Version::Http1 => {
+            let (answering, for_service) = (service.clone(), client.clone());
+            let answer = move |request| answering.clone().answer(for_service.clone(), request);
             let connection = http1_builder(limits)
                 .serve_connection(TokioIo::new(stream), service_fn(answer))
                 .with_upgrades();
             let ended = client.drive(connection, |it| it.graceful_shutdown()).await;
             ended.map(|ended| {
                 ended.map_err(|error| {
-                    note_unreadable(&error, &counting);
+                    note_unreadable(&error, &service);
                     io::Error::other(error)
                 })
             })
@@ -88,28 +68,12 @@ pub(crate) async fn serve(connection: Connection, clients: &Rc<Clients>, service
             let streams = clients.streams(streams);
             let write_buffer = WriteBuffer::new(stream);
             registered.set_write_buffer(write_buffer.share());
-            // Boxed: the library moves the future of each stream ten times.
-            let service = service_fn(move |request| Box::pin(answer(request)));
-            let connection =
-                http2_builder(limits, streams).serve_connection(TokioIo::new(write_buffer.share()), service);
+            let connection = Http2::new(write_buffer.share(), streams, client.clone(), service);
             let connection = FlushAfterPoll::new(connection, write_buffer);
-            client.drive(connection, |it| it.connection().graceful_shutdown()).await
+            client.drive(connection, |it| it.connection().finish()).await
         }
     };
     if let Some(Err(error)) = ended {
         tracing::debug!(client = %peer, %error, "client connection ended");
     }
-}
-
-fn http2_builder(limits: &Limits, streams: u32) -> http2::Builder<LocalExecutor> {
-    let mut builder = http2::Builder::new(LocalExecutor);
-    builder.timer(TokioTimer::new()).keep_alive_interval(PING_EVERY).keep_alive_timeout(PING_TIMEOUT);
-    builder.max_concurrent_streams(streams).enable_connect_protocol();
-    let fields = limits.header_fields * HTTP2_FIELD;
-    builder
-        .max_header_list_size(u32::try_from(head_bytes(limits)).unwrap_or(u32::MAX).saturating_add(fields));
-    builder.max_pending_accept_reset_streams(PENDING_RESETS).max_local_error_reset_streams(PROVOKED_RESETS);
-    builder.initial_stream_window_size(STREAM_WINDOW).initial_connection_window_size(CONNECTION_WINDOW);
-    builder.max_send_buf_size(SEND_BUFFER);
-    builder
 }

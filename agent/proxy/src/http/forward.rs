@@ -18,7 +18,7 @@ use crate::http::body::{Content, Deadline};
 use crate::http::grpc_web::GrpcWebCall;
 use crate::http::plan::{ForwardPlan, Passage};
 use crate::http::sender;
-use crate::http::upgrade::{self, Over};
+use crate::http::upgrade;
 use crate::http::websocket;
 use crate::upstream::attempt::{self, AttemptError, UpstreamResponse};
 use crate::upstream::balance::Preference;
@@ -172,16 +172,13 @@ impl Forwarder {
             let Some((switch, (backend, place))) = switch.zip(incoming.into_tunnel()) else {
                 return Err(plan.failed(Reason::BackendBroken, &"the backend switched protocols unasked"));
             };
-            match switch.over {
-                Over::Http1 => {
-                    let protocol = parts.headers.get(header::UPGRADE).unwrap_or(&switch.protocol).clone();
-                    plan.edit_response(&mut parts.headers, known, Some(&protocol));
-                }
-                Over::Http2 => {
-                    let switched = websocket::accepted(&mut parts);
-                    switched.ok_or_else(|| plan.failed(Reason::BackendBroken, &"it is no WebSocket"))?;
-                    plan.edit_response(&mut parts.headers, known, None);
-                }
+            if switch.is_stream() {
+                let switched = websocket::accepted(&mut parts);
+                switched.ok_or_else(|| plan.failed(Reason::BackendBroken, &"it is no WebSocket"))?;
+                plan.edit_response(&mut parts.headers, known, None);
+            } else {
+                let protocol = parts.headers.get(header::UPGRADE).unwrap_or(&switch.protocol).clone();
+                plan.edit_response(&mut parts.headers, known, Some(&protocol));
             }
             let joining = switch.join(backend, client.clone(), self.tunnel_idle);
             self.tasks.spawn_local(async move {
@@ -189,7 +186,7 @@ impl Forwarder {
                 drop(place);
             });
             Content::Text(None)
-        } else if switch.is_some_and(|switch| switch.over == Over::Http2) && parts.status.is_success() {
+        } else if switch.is_some_and(|switch| switch.is_stream()) && parts.status.is_success() {
             // The client would take it for the tunnel that it asked for.
             return Err(plan.failed(Reason::BackendBroken, &"the backend did not switch protocols"));
         } else {

@@ -4,7 +4,6 @@
 //! Anything else goes to the library, with its bytes as they came, before any of them was answered
 //! or sent on ([`head::Reading::Uncertain`]); and comes back with the request after it.
 
-mod date;
 mod exchange;
 mod head;
 mod intake;

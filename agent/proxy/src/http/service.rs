@@ -1,5 +1,5 @@
-//! The service that the HTTP library calls with requests. It cannot fail: anything that goes wrong
-//! becomes a status and a line in the log. The [`router`](crate::http::router) decides.
+//! The service that answers requests, of the HTTP library and others. It cannot fail: anything that
+//! goes wrong becomes a status and a line in the log. The [`router`](crate::http::router) decides.
 
 use std::convert::Infallible;
 use std::rc::Rc;
@@ -39,23 +39,25 @@ pub(crate) struct Service {
 // === impl Service ===
 
 impl Service {
-    /// The request is put on the heap before anything waits: the future of every request is moved,
-    /// and would hold it several times.
+    /// Answers a request of the HTTP library. It is put on the heap before anything waits: the
+    /// future of every request is moved, and would hold it several times.
     pub(crate) fn answer(
         self: Rc<Self>,
         client: Rc<Client>,
         request: Request<Incoming>,
     ) -> impl Future<Output = Result<Response, Infallible>> {
-        if request.version() < Version::HTTP_2 {
-            self.router.counters.http1_by_library.increment();
-        }
+        self.router.counters.http1_by_library.increment();
         let exchange = Exchange::begin(&client);
-        let mut outgoing = Outgoing::new(request, client.limits(), &client.progress.untaken, &client.windows);
-        websocket::into_upgrade(&mut outgoing.parts);
+        let outgoing = Outgoing::new(request, client.limits(), &client.progress.untaken, &client.windows);
         async move { Ok(self.respond(&client, exchange, outgoing).await) }
     }
 
-    async fn respond(&self, client: &Rc<Client>, exchange: Exchange, outgoing: Box<Outgoing>) -> Response {
+    pub(crate) async fn respond(
+        &self,
+        client: &Rc<Client>,
+        exchange: Exchange,
+        outgoing: Box<Outgoing>,
+    ) -> Response {
         let current = self.snapshot.load();
         let mut request = self.router.route(&current, client, &outgoing.parts);
         self.respond_to(client, exchange, outgoing, &mut request).await

@@ -2,10 +2,15 @@
 //! request that HTTP/1 has for the same purpose, before anything looks at it, so that the edge
 //! policy, routes, filters and the access log treat both alike, and backends get what they know.
 
+use std::sync::{Arc, Mutex, PoisonError};
+
+use h2::ext::Protocol;
 use http::request::Parts;
 use http::{HeaderName, HeaderValue, Method, StatusCode, Version, header};
-use hyper::ext::Protocol;
+use tokio::sync::oneshot;
 
+use crate::core::head::content_length;
+use crate::http::client_stream::OpenStream;
 use crate::http::headers;
 
 pub(crate) const PROTOCOL: HeaderValue = HeaderValue::from_static("websocket");
@@ -18,28 +23,43 @@ const BASE64: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123
 const LAST: &[u8] = b"AQgw";
 
 /// Marks a request that came as an extended CONNECT: any success that answers it opens the tunnel.
-#[derive(Clone, Copy)]
-pub(crate) struct ExtendedConnect;
+#[derive(Clone)]
+pub(crate) struct ExtendedConnect(Arc<Mutex<Option<oneshot::Receiver<OpenStream>>>>);
+
+/// The client's end of a tunnel that may open.
+pub(crate) struct Opening(oneshot::Sender<OpenStream>);
 
 /// Makes an extended CONNECT for a WebSocket an upgrade. Every other CONNECT stays one, and is
-/// refused.
-pub(crate) fn into_upgrade(parts: &mut Parts) {
+/// refused, and so is one that announces a body.
+pub(crate) fn into_upgrade(parts: &mut Parts) -> Option<Opening> {
     let is_websocket = |protocol: &Protocol| protocol.as_str().as_bytes() == PROTOCOL.as_bytes();
+    // Bytes of the tunnel would pass for the body that is announced.
+    let has_body =
+        parts.headers.contains_key(header::CONTENT_LENGTH) && content_length(&parts.headers) != Some(0);
     let is_asked_for = parts.method == Method::CONNECT
         && parts.version == Version::HTTP_2
+        && !has_body
         && parts.extensions.get().is_some_and(is_websocket);
     if !is_asked_for {
-        return;
+        return None;
     }
     parts.method = Method::GET;
     headers::announce_upgrade(&mut parts.headers, &PROTOCOL);
     // "The server does not use the Sec-WebSocket-Key": ours is for the backend.
     parts.headers.insert(KEY, nonce());
-    parts.extensions.insert(ExtendedConnect);
+    let (opening, stream) = oneshot::channel();
+    parts.extensions.insert(ExtendedConnect(Arc::new(Mutex::new(Some(stream)))));
+    Some(Opening(opening))
 }
 
 pub(crate) fn is_extended_connect(parts: &Parts) -> bool {
     parts.extensions.get::<ExtendedConnect>().is_some()
+}
+
+/// The client's stream, once the tunnel is open. It can be had once.
+pub(crate) fn client_stream(parts: &mut Parts) -> Option<oneshot::Receiver<OpenStream>> {
+    let ExtendedConnect(stream) = parts.extensions.get()?;
+    stream.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
 
 /// Makes the head by which a backend switches one that opens the client's tunnel: "a 2XX" without
@@ -62,6 +82,16 @@ fn nonce() -> HeaderValue {
     key[..21].fill_with(|| digit(BASE64));
     key[21] = digit(LAST);
     HeaderValue::from_bytes(&key).unwrap_or(PROTOCOL)
+}
+
+// === impl Opening ===
+
+impl Opening {
+    /// Hands over the client's stream: it has its answer.
+    pub(crate) fn open(self, stream: OpenStream) {
+        // If the tunnel is gone, the stream is reset.
+        let _ = self.0.send(stream);
+    }
 }
 
 #[cfg(test)]
@@ -90,7 +120,7 @@ mod tests {
             (Method::GET, Version::HTTP_2, Some("websocket"), false),
         ] {
             let mut parts = parts(method.clone(), version, protocol);
-            into_upgrade(&mut parts);
+            assert_eq!(into_upgrade(&mut parts).is_some(), is_upgrade);
             assert_eq!(is_extended_connect(&parts), is_upgrade, "{method} {version:?} {protocol:?}");
             assert_eq!(headers::upgrade(&parts.headers).is_some(), is_upgrade);
             assert_eq!(parts.method, if is_upgrade { Method::GET } else { method });

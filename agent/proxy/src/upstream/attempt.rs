@@ -18,7 +18,7 @@ use crate::upstream::endpoint::{
 use crate::upstream::extended_connect::Handshake;
 use crate::upstream::health::endpoint::{EndpointHealth, Failure};
 use crate::upstream::health::places::{Full, RequestPlace};
-use crate::upstream::http1::{HeadError, Http1Error, SendError};
+use crate::upstream::http1::{HeadError, Http1Error, SendError, join_cookies};
 use crate::upstream::http2::Http2Error;
 use crate::upstream::pool::Pools;
 use crate::upstream::request::{BodyFault, Outgoing, SharedFault, Upload};
@@ -206,23 +206,15 @@ fn to_http2(outgoing: &mut Outgoing, scheme: Scheme, endpoint: SocketAddr) {
     parts.uri = Uri::from_parts(target).unwrap_or_default();
 }
 
-/// HTTP/1 declares the length of a body, or that it is chunked, and has one `Cookie` field (RFC
-/// 9113 section 8.2.3).
+/// HTTP/1 declares the length of a body, or that it is chunked.
 fn to_http1(parts: &mut Parts, upload: &Upload) {
     parts.version = Version::HTTP_11;
     if !matches!(upload, Upload::Empty) && !parts.headers.contains_key(header::CONTENT_LENGTH) {
         parts.headers.insert(header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
     }
     // Nearly no request has a field twice.
-    if parts.headers.len() == parts.headers.keys_len() {
-        return;
-    }
-    let crumbs = parts.headers.get_all(header::COOKIE);
-    if crumbs.iter().nth(1).is_some() {
-        let joined = crumbs.iter().map(HeaderValue::as_bytes).collect::<Vec<_>>().join(&b"; "[..]);
-        if let Ok(cookie) = HeaderValue::from_bytes(&joined) {
-            parts.headers.insert(header::COOKIE, cookie);
-        }
+    if parts.headers.len() > parts.headers.keys_len() {
+        join_cookies(&mut parts.headers);
     }
 }
 

@@ -35,12 +35,12 @@ use crate::upstream::request::Outgoing;
 use crate::upstream::stream::{BackendStream, ReadHalf, WriteHalf};
 
 pub(crate) use crate::upstream::http1::body::{Decoded, Decoder};
-pub(crate) use crate::upstream::http1::head::{BodyLength, HeadError, HeadLimits};
+pub(crate) use crate::upstream::http1::head::{BodyLength, HeadError, HeadLimits, join_cookies};
 pub(crate) use crate::upstream::http1::sending::SendError;
 
 /// Bytes of a body that are read at once at first, and at most.
 const FIRST_PIECE: usize = 4 << 10;
-const LARGEST_PIECE: usize = 24 << 10;
+pub(crate) const LARGEST_PIECE: usize = 24 << 10;
 /// The time that a request may go on for after its response.
 const LINGER: Duration = Duration::from_secs(5);
 /// Bytes of the longest end of a head: CRLF, CRLF.

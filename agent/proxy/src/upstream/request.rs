@@ -31,12 +31,12 @@ use crate::upstream::request::whole::WholeBody;
 
 pub(crate) use crate::upstream::request::client::{BodyFault, ClientUpload, SharedFault, UploadError};
 pub(crate) use crate::upstream::request::copies::{CopiedUpload, Copies, CopyEnd, CopyWatch};
-pub(crate) use crate::upstream::request::incoming::{Broken, FedBody, Feed, IncomingBody};
+pub(crate) use crate::upstream::request::incoming::{Broken, FedBody, Feed, IncomingBody, StreamBody};
 pub(crate) use crate::upstream::request::kept::{KeptBody, Reading};
 
 /// A client that has many requests at once may leave as many responses unread.
 const READ_AHEAD: usize = 16 << 10;
-const READ_AHEAD_OF_STREAM: usize = 3 << 10;
+pub(crate) const READ_AHEAD_OF_STREAM: usize = 3 << 10;
 
 /// A request on its way from a client to a backend.
 pub(crate) struct Outgoing {

@@ -239,6 +239,30 @@ async fn a_stream_that_the_client_resets_is_a_reset_for_the_backend() {
     assert_eq!(ended.unwrap(), Ok(0), "an end is an end");
 }
 
+/// Bytes of the tunnel would be the body of the request that a backend of HTTP/1 gets.
+#[tokio::test]
+async fn a_connect_that_announces_a_body_is_refused_and_nothing_else() {
+    let (backend, _ends) = ending().await;
+    let world = world(vec![rule()], backend).await;
+    let mut sender = plain(&world).await;
+    let (open, _upload) = connect(&mut sender, Some("websocket"), "/").await;
+    assert_eq!(open.status(), StatusCode::OK);
+    for (length, expected) in [("5", 405), ("0, 5", 405), ("+0", 405), ("0", 200)] {
+        let request = Request::builder().method(Method::CONNECT).version(Version::HTTP_2);
+        let request = request.uri("http://any.test/").extension(Protocol::from_static("websocket"));
+        let request = request.header("content-length", length).body(()).unwrap();
+        sender = sender.ready().await.expect("the connection lasts");
+        let (response, _upload) = sender.send_request(request, false).unwrap();
+        let answered = tokio::time::timeout(TIMEOUT, response).await.expect("no response");
+        match answered {
+            Ok(response) => assert_eq!(response.status(), expected, "{length}"),
+            // It may be malformed before anything looks at it.
+            Err(error) => assert_eq!((error.reason(), expected), (Some(Reason::PROTOCOL_ERROR), 405)),
+        }
+    }
+    assert!(!open.body().is_end_stream());
+}
+
 /// A backend that switches, and tells how its tunnels end.
 async fn ending() -> (SocketAddr, UnboundedReceiver<Result<usize, ErrorKind>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -287,7 +311,8 @@ async fn tunnels_in_which_nothing_moves_are_reset() {
         for _ in 0..2 {
             assert_eq!(ends.recv().await.unwrap(), Err(ErrorKind::ConnectionReset));
         }
-        assert!(response.into_body().data().await.transpose().unwrap().is_none_or(|it| it.is_empty()));
+        let ended = response.into_body().data().await.expect("the tunnel came to an end");
+        assert_eq!(ended.unwrap_err().reason(), Some(Reason::CANCEL));
     };
     let talking = async {
         let mut pause = tokio::time::interval(idle / 4);

@@ -3,7 +3,8 @@
 
 use std::ops::Range;
 
-use http::header::{HeaderName, HeaderValue};
+use bytes::Bytes;
+use http::header::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::core::head::{FieldName, Fields, FieldsMut, KnownField};
 
@@ -12,6 +13,7 @@ pub(crate) const MOST_FIELDS: usize = 100;
 /// Fields of a message that room is made for besides those that came.
 const ADDED: usize = 8;
 
+#[derive(Default)]
 pub(crate) struct Spans<'b>(Vec<Field<'b>>);
 
 struct Field<'b> {
@@ -88,6 +90,40 @@ impl Extents {
 }
 
 // === impl Spans ===
+
+impl<'b> Spans<'b> {
+    /// The fields of a map.
+    pub(crate) fn of(map: &'b HeaderMap) -> Self {
+        let mut spans = Self(Vec::with_capacity(map.len() + ADDED));
+        spans.0.extend(map.iter().map(|(name, value)| Field {
+            name: Name::Came(name.as_str(), name.known()),
+            value: Value::Came(value.as_bytes()),
+        }));
+        spans
+    }
+
+    /// A map of them. Values that are spans of the bytes that came share the memory of the copy.
+    /// `None` if there is a field that it cannot have.
+    pub(crate) fn to_map(&self, came: &[u8], copy: &Bytes) -> Option<HeaderMap> {
+        // The date and the length may come to them.
+        let mut map = HeaderMap::with_capacity(self.0.len() + 2);
+        for field in &self.0 {
+            let name = match &field.name {
+                Name::Came(name, _) => HeaderName::from_bytes(name.as_bytes()).ok()?,
+                Name::Ours(name) => name.clone(),
+            };
+            let value = match &field.value {
+                Value::Came(value) => match Extent::of(came, value) {
+                    Some(extent) => HeaderValue::from_maybe_shared(copy.slice(extent.range())).ok()?,
+                    None => HeaderValue::from_bytes(value).ok()?,
+                },
+                Value::Ours(value) => value.clone(),
+            };
+            map.append(name, value);
+        }
+        Some(map)
+    }
+}
 
 impl<'b> Fields for Spans<'b> {
     type Name = Name<'b>;

@@ -9,13 +9,12 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use bytes::Bytes;
-use http::uri::PathAndQuery;
 use http::{Request, StatusCode, Uri, header};
 
 use crate::client::clients::Client;
 use crate::client::exchange::Exchange;
 use crate::client::progress::Awaited;
-use crate::core::head::{FieldName, Fields, FieldsMut, Head, write_fields};
+use crate::core::head::{FieldName, Fields, Head};
 use crate::core::snapshot::Current;
 use crate::core::untaken::TakenBody;
 use crate::http::body::{self, Body};
@@ -23,19 +22,16 @@ use crate::http::decide::Decision;
 use crate::http::h1::head::{self, Doubt, Reading, RequestBody, RequestHead};
 use crate::http::h1::response::{self, Asked, Framing, Persistence};
 use crate::http::h1::stream::OwnStream;
+use crate::http::plain::{self, is_plain};
 use crate::http::plan::ForwardPlan;
 use crate::http::router::Routed;
-use crate::http::sender;
 use crate::http::service::Service;
 use crate::log::record::Record;
 use crate::upstream::balance::Preference;
-use crate::upstream::http1::BodyLength;
 use crate::upstream::http1::plain::{PlainRequest, PlainResponse};
-use crate::upstream::plain::{self, PlainAnswer};
+use crate::upstream::http1::{BodyLength, LARGEST_PIECE};
+use crate::upstream::plain::{self as upstream, PlainAnswer};
 use crate::upstream::request::{IncomingBody, Outgoing, Upload};
-
-/// Bytes of a usual request head.
-const HEAD: usize = 1 << 10;
 
 pub(super) enum Taken<'s> {
     Request(Box<TakenRequest<'s>>),
@@ -120,8 +116,11 @@ pub(super) fn take<'s>(
     let persistence = if head.is_last { Persistence::Ends } else { Persistence::Stays };
     let whole = whole(body, available - size, &routed, client);
     let mut way = match &routed.decision {
-        Decision::Forward(plan) if whole.is_some() && is_plain(plan, &routed, service) => {
-            Way::Plain(plain_way(&mut head, plan, &routed, client, service))
+        Decision::Forward(plan)
+            if let Some(length) = whole
+                && is_plain(plan, &routed, service) =>
+        {
+            Way::Plain(plain_way(&mut head, length as u64, (plan, &routed), client, service))
         }
         Decision::Forward(_) | Decision::Own(_) | Decision::Guarded(_) => Way::Other(outgoing(&head, client)),
     };
@@ -154,45 +153,15 @@ fn whole(body: RequestBody, available: usize, routed: &Routed<'_>, client: &Clie
 
 fn plain_way(
     head: &mut RequestHead<'_>,
-    plan: &ForwardPlan<'_>,
-    routed: &Routed<'_>,
+    length: u64,
+    decided: (&ForwardPlan<'_>, &Routed<'_>),
     client: &Client,
     service: &Service,
 ) -> PlainWay {
-    let passage = service.router.passage(routed);
-    let target = plan.target(head);
-    let address = sender::client(&head.fields, passage.proxies, client.peer.ip());
-    plan.edit_request(&mut head.fields, client, passage, None);
-    say_length(head);
-    let mut bytes = Vec::with_capacity(HEAD);
-    head.write_line(target.as_ref().map(PathAndQuery::as_str), &mut bytes);
-    write_fields(&head.fields, &mut bytes);
-    bytes.extend_from_slice(b"\r\n");
-    let request = PlainRequest { method: head.method().clone(), bytes };
-    PlainWay { request, preference: Preference { client: address, session: None }, body: None }
-}
-
-/// Has the fields say how long the body is, whatever filters have made of them.
-fn say_length(head: &mut RequestHead<'_>) {
-    let (RequestBody::Bytes(bytes), fields) = (head.body, &mut head.fields) else { return };
-    fields.remove(&header::TRANSFER_ENCODING);
-    let is_said = match fields.get(&header::CONTENT_LENGTH) {
-        Some(_) => response::announced(fields) == Some(bytes),
-        None => bytes == 0,
-    };
-    if !is_said {
-        fields.remove(&header::CONTENT_LENGTH);
-        if bytes > 0 {
-            fields.append(header::CONTENT_LENGTH, header::HeaderValue::from(bytes));
-        }
-    }
-}
-
-fn is_plain(plan: &ForwardPlan<'_>, routed: &Routed<'_>, service: &Service) -> bool {
-    !routed.is_grpc()
-        && routed.compression().is_none()
-        && plan.is_plain()
-        && service.forwarder.pools.serving(service.router.passage(routed).listener).is_plain(plan.name)
+    let mut fields = std::mem::take(&mut head.fields);
+    let asking = plain::Asking { head: &*head, length, read_ahead: LARGEST_PIECE };
+    let (request, preference) = plain::request(asking, &mut fields, decided, client, service);
+    PlainWay { request, preference, body: None }
 }
 
 /// The request as the library would have it.
@@ -253,7 +222,7 @@ async fn plain(
     let last_or = |persistence| if client.is_last_response() { Persistence::Ends } else { persistence };
     let see =
         |_: SocketAddr, response: PlainResponse<'_>| begin(plan, &asked, last_or(persistence), response);
-    let sending = plain::send(&pools, plan.name, preference, &request, see);
+    let sending = upstream::send(&pools, plan.name, preference, &request, see);
     let answer = stream.watch(sending).await?;
     drop((taken, request));
     Ok(match answer {
@@ -270,9 +239,7 @@ async fn plain(
             Answer { content, persistence }
         }
         Err(error) => {
-            let reason = service.forwarder.failed(plan, listener, &error);
-            let (answer, record) = service.router.answer(client, &routed, &reason.into());
-            let response = Box::new(answer.map(|text| Body::new(text.into(), exchange, record)));
+            let response = Box::new(plain::failed(&error, exchange, (plan, &routed), client, service));
             Answer { content: Content::Response(response, asked), persistence: last_or(persistence) }
         }
     })
@@ -321,7 +288,7 @@ fn begin(
     persistence: Persistence,
     response: PlainResponse<'_>,
 ) -> Begun {
-    let PlainResponse { status, mut fields, known, length, body } = response;
+    let PlainResponse { status, mut fields, known, length, body, .. } = response;
     plan.edit_response(&mut fields, known, None);
     let length = match length {
         BodyLength::Bytes(bytes) => Some(bytes),

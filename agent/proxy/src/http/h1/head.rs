@@ -200,23 +200,6 @@ impl<'b> RequestHead<'b> {
         let is_last = says_close || !says_keep_alive;
         Some(Self { method, version, path, query, fields, body, is_last, takes_trailers })
     }
-
-    /// Appends the request line that a backend gets; `target` takes the place of the one that came.
-    pub(crate) fn write_line(&self, target: Option<&str>, out: &mut Vec<u8>) {
-        out.extend_from_slice(self.method.as_str().as_bytes());
-        out.push(b' ');
-        match target {
-            Some(target) => out.extend_from_slice(target.as_bytes()),
-            None => {
-                out.extend_from_slice(self.path.as_bytes());
-                if let Some(query) = self.query {
-                    out.push(b'?');
-                    out.extend_from_slice(query.as_bytes());
-                }
-            }
-        }
-        out.extend_from_slice(b" HTTP/1.1\r\n");
-    }
 }
 
 impl<'b> Head for RequestHead<'b> {

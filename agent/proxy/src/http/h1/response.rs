@@ -10,9 +10,9 @@ use http::header::{self, HeaderName};
 use http::{Method, StatusCode, Version};
 use http_body::{Body as _, Frame};
 
-use crate::core::head::{Fields, FieldsMut, write_fields};
+use crate::core::head::{Fields, FieldsMut, content_length, write_fields};
 use crate::http::body::{Body, BodyError};
-use crate::http::h1::date;
+use crate::http::date;
 use crate::http::h1::stream::OwnStream;
 
 /// Bytes of a usual head.
@@ -69,7 +69,7 @@ impl Framing {
     fn of(length: Option<u64>, fields: &mut impl FieldsMut, status: StatusCode, asked: &Asked) -> Self {
         fields.remove(&header::CONNECTION);
         fields.remove(&header::TRANSFER_ENCODING);
-        let announced = announced(fields);
+        let announced = content_length(fields);
         let (has_body, is_old) = (has_body(status, asked), asked.version == Version::HTTP_10);
         // HTTP/1.0 has no trailers.
         if is_old || !has_body {
@@ -104,17 +104,6 @@ impl Framing {
 
 fn has_body(status: StatusCode, asked: &Asked) -> bool {
     asked.method != Method::HEAD && !matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED)
-}
-
-/// The length that one field has as decimal digits.
-pub(super) fn announced(fields: &impl Fields) -> Option<u64> {
-    let mut lengths = fields.get_all(&header::CONTENT_LENGTH);
-    let length = lengths.next().filter(|digits| !digits.is_empty())?;
-    let number = length.iter().try_fold(0_u64, |number, digit| {
-        let digit = char::from(*digit).to_digit(10)?;
-        number.checked_mul(10)?.checked_add(digit.into())
-    });
-    number.filter(|_| lengths.next().is_none())
 }
 
 /// Appends the head of a response with a body of this length, `None` if that is not known. Fields

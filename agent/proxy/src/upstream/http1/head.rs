@@ -5,10 +5,12 @@ use std::fmt;
 use std::mem::MaybeUninit;
 
 use bytes::Bytes;
-use http::header::{CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING};
+use http::header::{
+    CONNECTION, CONTENT_LENGTH, COOKIE, HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING,
+};
 use http::{Method, StatusCode, Version, request, response};
 
-use crate::core::head::{self, Fields, KnownField, KnownFields};
+use crate::core::head::{self, Fields, FieldsMut, KnownField, KnownFields};
 
 /// Fields that are parsed without asking for memory.
 const USUAL_FIELDS: usize = 100;
@@ -73,6 +75,17 @@ pub(crate) fn write_request(parts: &request::Parts, out: &mut Vec<u8>) {
 pub(crate) fn write_section(fields: &HeaderMap, out: &mut Vec<u8>) {
     head::write_fields(fields, out);
     out.extend_from_slice(b"\r\n");
+}
+
+/// HTTP/1 has one `Cookie` field where HTTP/2 may have many (RFC 9113 section 8.2.3).
+pub(crate) fn join_cookies(fields: &mut impl FieldsMut) {
+    if fields.get_all(&COOKIE).nth(1).is_none() {
+        return;
+    }
+    let joined = fields.get_all(&COOKIE).collect::<Vec<_>>().join(&b"; "[..]);
+    if let Ok(cookie) = HeaderValue::from_bytes(&joined) {
+        fields.insert(COOKIE, cookie);
+    }
 }
 
 /// Parses the head of the response to a request of this method, and returns its size in bytes;

@@ -24,11 +24,15 @@ use crate::upstream::http1::{
 pub(crate) struct PlainRequest {
     pub method: Method,
     pub bytes: Vec<u8>,
+    /// Bytes of the response that are read before the client asks for them, head included.
+    pub read_ahead: usize,
 }
 
 /// The head of the response to it.
 pub(crate) struct PlainResponse<'b> {
     pub status: StatusCode,
+    /// The bytes that it came in.
+    pub head: &'b [u8],
     pub fields: Spans<'b>,
     /// The known ones among them.
     pub known: KnownFields,
@@ -148,7 +152,7 @@ impl Exchange<'_> {
         }
         READ.with_borrow_mut(|memory| {
             loop {
-                let mut buffer = ReadBuf::new(&mut memory[..LARGEST_PIECE]);
+                let mut buffer = ReadBuf::new(&mut memory[..self.request.read_ahead.min(LARGEST_PIECE)]);
                 ready!(Pin::new(&mut connection.reader).poll_read(cx, &mut buffer))?;
                 let read = buffer.filled_mut();
                 if read.is_empty() {
@@ -192,7 +196,7 @@ impl Exchange<'_> {
                 bytes = rest;
                 continue;
             }
-            let (fields, _) = places.spans(head).ok_or(HeadError::Invalid)?;
+            let (fields, head) = places.spans(head).ok_or(HeadError::Invalid)?;
             let known = KnownFields::of(&fields);
             let length = head::body_length((status, version), &fields, known, &self.request.method)?;
             let is_persistent =
@@ -200,7 +204,7 @@ impl Exchange<'_> {
             let is_whole = matches!(length, BodyLength::Bytes(bytes) if bytes == rest.len() as u64);
             let body = is_whole.then_some(&*rest);
             let Some(see) = see.take() else { return Err(Http1Error::Closed) };
-            let seen = see(PlainResponse { status, fields, known, length, body });
+            let seen = see(PlainResponse { status, head, fields, known, length, body });
             let rest = (!is_whole).then(|| Bytes::copy_from_slice(rest));
             return Ok(Some(Seen { seen, known, length, is_persistent, rest }));
         }

@@ -10,15 +10,13 @@ use h2::{Reason, SendStream};
 use http::Response;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use crate::core::stream_writer::StreamWriter;
 use crate::upstream::extended_connect::Handshake;
 use crate::upstream::http2::body::Http2Body;
 
-/// Bytes that are written at once.
-const PIECE: usize = 16 << 10;
-
 pub(crate) struct Http2Tunnel {
     incoming: Http2Body,
-    outgoing: SendStream<Bytes>,
+    outgoing: StreamWriter,
 }
 
 /// The response to an extended CONNECT: any success opens the tunnel.
@@ -44,13 +42,13 @@ impl Http2Tunnel {
     /// `None` if the stream is no tunnel.
     pub(crate) fn of(mut incoming: Http2Body) -> Option<Self> {
         let outgoing = incoming.take_tunnel()?;
-        Some(Self { incoming, outgoing })
+        Some(Self { incoming, outgoing: StreamWriter::new(outgoing) })
     }
 
     /// "RST exceptions are represented with the RST_STREAM frame with the CANCEL error code" (RFC
     /// 8441 section 5).
     pub(crate) fn reset(mut self) {
-        self.outgoing.send_reset(Reason::CANCEL);
+        self.outgoing.reset(Reason::CANCEL);
     }
 }
 
@@ -73,17 +71,7 @@ impl AsyncRead for Http2Tunnel {
 
 impl AsyncWrite for Http2Tunnel {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let outgoing = &mut self.outgoing;
-        outgoing.reserve_capacity(bytes.len().min(PIECE));
-        while outgoing.capacity() == 0 {
-            match ready!(outgoing.poll_capacity(cx)) {
-                Some(capacity) => capacity.map_err(io::Error::other)?,
-                None => return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
-            };
-        }
-        let piece = &bytes[..outgoing.capacity().min(bytes.len())];
-        outgoing.send_data(Bytes::copy_from_slice(piece), false).map_err(io::Error::other)?;
-        Poll::Ready(Ok(piece.len()))
+        self.outgoing.poll_write(cx, bytes)
     }
 
     /// The connection's task writes what there is.
@@ -92,8 +80,7 @@ impl AsyncWrite for Http2Tunnel {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // One that was reset needs no end.
-        let _ = self.outgoing.send_data(Bytes::new(), true);
+        self.outgoing.end();
         Poll::Ready(Ok(()))
     }
 }

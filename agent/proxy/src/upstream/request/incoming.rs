@@ -1,18 +1,30 @@
 //! The frames of a client's request body, from whichever code reads its connection: the HTTP
-//! library, or code of the agent's own, which hands over a frame when it is asked for one.
+//! library, the crate for HTTP/2, or code of the agent's own, which hands over a frame when it is
+//! asked for one.
 
 use std::cell::RefCell;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 
 use bytes::Bytes;
+use h2::{Reason, RecvStream};
 use http_body::{Body as _, Frame, SizeHint};
 use hyper::body::Incoming;
 
 pub(crate) enum IncomingBody {
     Library(Incoming),
+    Stream(StreamBody),
     Own(FedBody),
+}
+
+/// The body of a request on a stream of HTTP/2.
+pub(crate) struct StreamBody {
+    incoming: RecvStream,
+    /// Bytes that were announced, and not taken.
+    left: Option<u64>,
+    /// There may be trailers yet.
+    is_all_data: bool,
 }
 
 /// The end of a body that a connection feeds.
@@ -26,6 +38,8 @@ pub(crate) struct FedBody(Rc<RefCell<State>>);
 pub(crate) enum IncomingError {
     #[error(transparent)]
     Library(#[from] hyper::Error),
+    #[error(transparent)]
+    Stream(#[from] h2::Error),
     #[error(transparent)]
     Own(#[from] Broken),
 }
@@ -61,6 +75,7 @@ impl IncomingBody {
     ) -> Poll<Option<Result<Frame<Bytes>, IncomingError>>> {
         match self {
             Self::Library(incoming) => Pin::new(incoming).poll_frame(cx).map_err(IncomingError::from),
+            Self::Stream(body) => body.poll_frame(cx).map_err(IncomingError::from),
             Self::Own(fed) => fed.poll_frame(cx).map_err(IncomingError::from),
         }
     }
@@ -68,6 +83,7 @@ impl IncomingBody {
     pub(super) fn is_end_stream(&self) -> bool {
         match self {
             Self::Library(incoming) => incoming.is_end_stream(),
+            Self::Stream(body) => body.incoming.is_end_stream(),
             Self::Own(fed) => fed.0.borrow().is_over(),
         }
     }
@@ -75,9 +91,45 @@ impl IncomingBody {
     pub(super) fn size_hint(&self) -> SizeHint {
         match self {
             Self::Library(incoming) => incoming.size_hint(),
+            Self::Stream(body) => body.left.map_or_else(SizeHint::default, SizeHint::with_exact),
             Self::Own(fed) => fed.0.borrow().left.map_or_else(SizeHint::default, SizeHint::with_exact),
         }
     }
+}
+
+// === impl StreamBody ===
+
+impl StreamBody {
+    /// With the length that its head announces.
+    pub(crate) fn new(incoming: RecvStream, length: Option<u64>) -> Self {
+        let left = if incoming.is_end_stream() { Some(0) } else { length };
+        Self { incoming, left, is_all_data: false }
+    }
+
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, h2::Error>>> {
+        if !self.is_all_data
+            && let Some(data) = ready!(self.incoming.poll_data(cx))
+        {
+            return Poll::Ready(
+                data.map(|data| self.taken(data)).map_or_else(end_of, |frame| Some(Ok(frame))),
+            );
+        }
+        self.is_all_data = true;
+        let trailers = ready!(self.incoming.poll_trailers(cx));
+        Poll::Ready(trailers.map_or_else(end_of, |trailers| Some(Ok(Frame::trailers(trailers?)))))
+    }
+
+    /// The client may send as much again. A stream that is gone needs no room.
+    fn taken(&mut self, data: Bytes) -> Frame<Bytes> {
+        let _ = self.incoming.flow_control().release_capacity(data.len());
+        self.left = self.left.map(|left| left.saturating_sub(data.len() as u64));
+        Frame::data(data)
+    }
+}
+
+/// A reset with NO_ERROR asks to stop reading, and is no failure (RFC 9113 section 8.1).
+fn end_of(error: h2::Error) -> Option<Result<Frame<Bytes>, h2::Error>> {
+    (error.reason() != Some(Reason::NO_ERROR)).then_some(Err(error))
 }
 
 // === impl Feed ===

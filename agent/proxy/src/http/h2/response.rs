@@ -1,0 +1,215 @@
+//! Responses on their way to the client of a stream: the head as HTTP/2 has it, and the body piece
+//! by piece, as the client has room for it.
+
+use std::error::Error;
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use h2::server::SendResponse;
+use h2::{Reason, SendStream};
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::{Response, StatusCode};
+use http_body::{Body as _, Frame};
+
+use crate::core::head::content_length;
+use crate::http::body::{Body, BodyError};
+use crate::http::date;
+
+/// "An endpoint MUST NOT generate an HTTP/2 message containing connection-specific header fields"
+/// (RFC 9113 section 8.2.2); filters can set some.
+const CONNECTION_FIELDS: [HeaderName; 6] = [
+    header::CONNECTION,
+    header::TRANSFER_ENCODING,
+    header::UPGRADE,
+    header::TE,
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
+];
+
+/// The part of a message that is yet to come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Rest {
+    Nothing,
+    More,
+}
+
+/// The reason why a response did not come to its end.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum SendError {
+    #[error("the client's stream is gone: {0}")]
+    Stream(#[from] h2::Error),
+    #[error("the client has reset the stream: {0}")]
+    Reset(Reason),
+    #[error(transparent)]
+    Body(#[from] BodyError),
+}
+
+/// Makes fields those of a response with this many bytes of a body; `None` if that is not known.
+pub(super) fn complete(fields: &mut HeaderMap, status: StatusCode, length: Option<u64>) {
+    if fields.keys().any(is_of_connection) {
+        CONNECTION_FIELDS.iter().for_each(|name| drop(fields.remove(name)));
+    }
+    // That status has none (RFC 9110 section 8.6).
+    match length {
+        _ if status == StatusCode::NO_CONTENT => drop(fields.remove(header::CONTENT_LENGTH)),
+        None => drop(fields.remove(header::CONTENT_LENGTH)),
+        // HEAD may announce what GET would have got.
+        Some(0) => {}
+        Some(_) if content_length(fields) == length => {}
+        Some(bytes) => drop(fields.insert(header::CONTENT_LENGTH, HeaderValue::from(bytes))),
+    }
+    if !fields.contains_key(header::DATE) {
+        fields.insert(header::DATE, date::value());
+    }
+}
+
+fn is_of_connection(name: &HeaderName) -> bool {
+    match *name {
+        header::CONNECTION | header::TRANSFER_ENCODING | header::UPGRADE | header::TE => true,
+        _ => matches!(name.as_str(), "keep-alive" | "proxy-connection"),
+    }
+}
+
+/// Sends the head.
+pub(super) fn begin(
+    respond: &mut SendResponse<Bytes>,
+    (status, fields): (StatusCode, HeaderMap),
+    rest: Rest,
+) -> Result<SendStream<Bytes>, SendError> {
+    let mut head = Response::new(());
+    (*head.status_mut(), *head.headers_mut()) = (status, fields);
+    respond.send_response(head, rest == Rest::Nothing).map_err(|error| {
+        respond.send_reset(Reason::INTERNAL_ERROR);
+        error.into()
+    })
+}
+
+/// Sends a response, and its body as it comes from the backend.
+pub(super) async fn send(
+    respond: &mut SendResponse<Bytes>,
+    response: Response<Body>,
+) -> Result<(), SendError> {
+    let (mut parts, body) = response.into_parts();
+    complete(&mut parts.headers, parts.status, body.size_hint().exact());
+    let rest = if body.is_end_stream() { Rest::Nothing } else { Rest::More };
+    let stream = begin(respond, (parts.status, parts.headers), rest)?;
+    match rest {
+        Rest::Nothing => Ok(()),
+        Rest::More => send_body(stream, body).await,
+    }
+}
+
+pub(super) async fn send_body(mut stream: SendStream<Bytes>, body: Body) -> Result<(), SendError> {
+    let mut body = std::pin::pin!(body);
+    while !body.is_end_stream() {
+        let Some(frame) = poll_fn(|cx| poll_next(&mut stream, body.as_mut(), cx)).await? else { break };
+        match frame.into_data() {
+            Ok(data) => {
+                let rest = if body.is_end_stream() { Rest::Nothing } else { Rest::More };
+                send_data(&mut stream, data, rest).await?;
+                if rest == Rest::Nothing {
+                    return Ok(());
+                }
+            }
+            Err(frame) => {
+                stream.send_trailers(frame.into_trailers().unwrap_or_default())?;
+                return Ok(());
+            }
+        }
+    }
+    Ok(stream.send_data(Bytes::new(), true)?)
+}
+
+/// The next frame of the body, as long as the client wants it. A body that breaks off resets the
+/// stream: by the backend's reason, if it gave one.
+fn poll_next(
+    stream: &mut SendStream<Bytes>,
+    body: Pin<&mut Body>,
+    cx: &mut Context<'_>,
+) -> Poll<Result<Option<Frame<Bytes>>, SendError>> {
+    match body.poll_frame(cx) {
+        Poll::Ready(Some(Err(error))) => {
+            stream.send_reset(reason(&error));
+            Poll::Ready(Err(error.into()))
+        }
+        Poll::Ready(frame) => Poll::Ready(Ok(frame.transpose()?)),
+        Poll::Pending => stream.poll_reset(cx).map(|reset| Err(SendError::Reset(reset?))),
+    }
+}
+
+fn reason(error: &BodyError) -> Reason {
+    let mut cause: Option<&(dyn Error + 'static)> = Some(error);
+    while let Some(error) = cause {
+        if let Some(error) = error.downcast_ref::<h2::Error>() {
+            return error.reason().unwrap_or(Reason::INTERNAL_ERROR);
+        }
+        cause = match error.downcast_ref::<io::Error>() {
+            Some(error) => error.get_ref().map(|inner| -> &(dyn Error + 'static) { inner }),
+            None => error.source(),
+        };
+    }
+    Reason::INTERNAL_ERROR
+}
+
+/// Hands a piece over once the client has room for some of it. Room is not asked for before there
+/// is something to send: it is taken from what all streams of the connection have.
+pub(super) async fn send_data(
+    stream: &mut SendStream<Bytes>,
+    data: Bytes,
+    rest: Rest,
+) -> Result<(), SendError> {
+    if !data.is_empty() {
+        stream.reserve_capacity(1);
+        while stream.capacity() == 0 {
+            match poll_fn(|cx| stream.poll_capacity(cx)).await {
+                Some(capacity) => capacity?,
+                None => return Err(SendError::Reset(Reason::STREAM_CLOSED)),
+            };
+        }
+    }
+    Ok(stream.send_data(data, rest == Rest::Nothing)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::head::Fields;
+
+    #[test]
+    fn a_response_has_no_fields_of_the_connection() {
+        let mut fields = HeaderMap::new();
+        for name in &CONNECTION_FIELDS {
+            assert!(is_of_connection(name), "{name}");
+            fields.insert(name, HeaderValue::from_static("x"));
+        }
+        complete(&mut fields, StatusCode::OK, None);
+        assert_eq!(fields.keys().collect::<Vec<_>>(), [header::DATE]);
+    }
+
+    #[test]
+    fn the_length_is_that_of_the_body() {
+        for (status, said, length, expected) in [
+            (200, None, Some(5), Some("5")),
+            (200, Some("5"), Some(5), Some("5")),
+            (200, Some("7"), Some(5), Some("5")),
+            (200, None, None, None),
+            (200, Some("7"), None, None),
+            (200, None, Some(0), None),
+            // HEAD, and 304, have that of the response to GET.
+            (200, Some("7"), Some(0), Some("7")),
+            (304, Some("7"), Some(0), Some("7")),
+            (204, Some("7"), Some(0), None),
+        ] {
+            let mut fields = HeaderMap::new();
+            if let Some(said) = said {
+                fields.insert(header::CONTENT_LENGTH, HeaderValue::from_static(said));
+            }
+            complete(&mut fields, StatusCode::from_u16(status).unwrap(), length);
+            let has = Fields::get(&fields, &header::CONTENT_LENGTH);
+            assert_eq!(has, expected.map(str::as_bytes), "{status} {said:?} {length:?}");
+        }
+    }
+}
