@@ -10,6 +10,7 @@ mod cluster;
 mod credentials;
 mod delegation;
 mod document;
+mod foreign;
 mod forward;
 mod http;
 mod instructions;

@@ -4,22 +4,21 @@
 
 use std::fmt::Write;
 use std::fs;
-use std::time::Duration;
 
 use anyhow::Result;
 use portcullis_testbed::command;
 
 use super::document;
 use super::peers::Peer;
-use super::sample::{Sample, median, ratio};
+use super::sample::{Rounds, Sample, median, ratio};
 use super::workload::{WORKLOADS, Workload};
 
 pub(super) struct Report {
     names: Vec<&'static str>,
     /// The machine and the versions.
     heading: String,
-    /// Date and duration.
-    occasion: String,
+    date: String,
+    pub(super) rounds: Rounds,
     measured: Vec<Measured>,
 }
 
@@ -28,12 +27,19 @@ pub(super) struct Measured {
     name: &'static str,
     title: &'static str,
     pub(super) samples: Vec<Vec<Sample>>,
+    /// Rounds that were disturbed.
+    pub(super) dropped: usize,
 }
 
 impl Measured {
     pub(super) fn new(workload: &Workload, proxies: usize) -> Self {
         let samples = vec![Vec::new(); proxies];
-        Self { name: workload.name, title: workload.title, samples }
+        Self { name: workload.name, title: workload.title, samples, dropped: 0 }
+    }
+
+    /// Rounds of which there are samples.
+    pub(super) fn kept(&self) -> usize {
+        self.samples[0].len()
     }
 
     fn cpu(&self, proxy: usize) -> Vec<f64> {
@@ -42,14 +48,13 @@ impl Measured {
 }
 
 impl Report {
-    pub(super) fn new(peers: &[Box<dyn Peer>], rounds: usize, duration: Duration) -> Result<Self> {
+    pub(super) fn new(peers: &[Box<dyn Peer>], rounds: Rounds) -> Result<Self> {
         let versions = peers.iter().map(|peer| Ok(format!("{} {}", peer.name(), peer.version()?)));
         let versions = versions.collect::<Result<Vec<_>>>()?.join(", ");
         let date = command::ask("date", &["-u", "+%F"]).unwrap_or_default();
         let names = peers.iter().map(|peer| peer.name()).collect();
         let heading = format!("{}; {versions}.\n", machine());
-        let occasion = format!("{date}, {rounds} rounds of {} s.\n", duration.as_secs());
-        Ok(Self { names, heading, occasion, measured: Vec::new() })
+        Ok(Self { names, heading, date, rounds, measured: Vec::new() })
     }
 
     pub(super) fn add(&mut self, measured: Measured) {
@@ -75,13 +80,25 @@ impl Report {
     }
 
     fn section(&self, measured: &Measured) -> String {
-        let mut text = format!("{}\n{}\n", title_line(measured.title), self.occasion);
+        let mut text = format!("{}\n{}\n", title_line(measured.title), self.occasion(measured));
         text += "| | µs CPU/request | Portcullis ÷ it (95 %) | requests/s | p50 ms | p99 ms | RSS MB | failed |\n";
         text += "|---|---|---|---|---|---|---|---|\n";
         for proxy in (0..self.names.len()).filter(|&proxy| !measured.samples[proxy].is_empty()) {
             text += &self.row(measured, proxy);
         }
         if measured.name == "routes" { text + &self.match_cost(measured) } else { text }
+    }
+
+    /// Date and rounds.
+    fn occasion(&self, measured: &Measured) -> String {
+        let (kept, dropped) = (measured.kept(), measured.dropped);
+        format!(
+            "{}, {kept} rounds of {} s; {dropped} of {} rounds dropped for foreign CPU time over {} %.\n",
+            self.date,
+            self.rounds.duration.as_secs(),
+            kept + dropped,
+            self.rounds.foreign,
+        )
     }
 
     fn row(&self, measured: &Measured, proxy: usize) -> String {
@@ -146,6 +163,8 @@ pub(super) fn machine() -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn report(workload: &Workload) -> Report {
@@ -156,14 +175,22 @@ mod tests {
             p99: Duration::from_millis(2),
             failed: 0,
             memory: 12.0,
+            foreign: 0.0,
         };
         let samples = vec![vec![sample]];
         Report {
             names: vec!["Portcullis"],
             heading: "a machine\n".to_owned(),
-            occasion: "today\n".to_owned(),
-            measured: vec![Measured { samples, ..Measured::new(workload, 1) }],
+            date: "2026-11-28".to_owned(),
+            rounds: Rounds { count: 1, duration: Duration::from_secs(2), foreign: 2.0 },
+            measured: vec![Measured { samples, dropped: 2, ..Measured::new(workload, 1) }],
         }
+    }
+
+    #[test]
+    fn dropped_rounds_are_told() {
+        let expected = "2026-11-28, 1 rounds of 2 s; 2 of 3 rounds dropped for foreign CPU time over 2 %.";
+        assert!(report(&WORKLOADS[0]).text().contains(expected));
     }
 
     #[test]

@@ -16,6 +16,16 @@ pub(super) struct Sample {
     pub(super) failed: u64,
     /// Resident memory in MB.
     pub(super) memory: f64,
+    /// CPU time that others had meanwhile, in percent of both CPUs.
+    pub(super) foreign: f64,
+}
+
+/// Measurements of each proxy that are asked for.
+pub(super) struct Rounds {
+    pub(super) count: usize,
+    pub(super) duration: Duration,
+    /// The most of both CPUs that others may have had, in percent.
+    pub(super) foreign: f64,
 }
 
 /// A ratio's median, and where 95 % of bootstrapped medians lie.
