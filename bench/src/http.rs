@@ -12,8 +12,8 @@ use super::foreign::Snapshot;
 use super::load::Run;
 use super::peers::{self, Build, Peer, Running};
 use super::process::{cpu_time, memory};
-use super::report::{Measured, Report};
-use super::sample::{Rounds, Sample};
+use super::report::Report;
+use super::sample::{Measured, Rounds, Sample};
 use super::site::{Site, Size};
 use super::workload::{WORKLOADS, Workload};
 
@@ -84,7 +84,7 @@ fn measure_site(
     size: Size,
     directory: &Path,
     peers: &[Box<dyn Peer>],
-    workloads: &[&Workload],
+    workloads: &[&'static Workload],
     report: &mut Report,
 ) -> Result<Vec<&'static str>> {
     println!("bench: a site of {} routes and {} certificates", size.routes(), size.certificates());
@@ -107,7 +107,7 @@ fn measure_site(
 
 /// Repeats rounds that were disturbed, as many as were asked for at most.
 fn measure_workload(
-    workload: &Workload,
+    workload: &'static Workload,
     proxies: &[Proxy<'_>],
     rounds: &Rounds,
     scratch: &Path,

@@ -4,6 +4,7 @@
 //! agent's crates: all run its program.
 
 mod backend;
+mod bounds;
 mod change;
 mod clients;
 mod cluster;
