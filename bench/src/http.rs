@@ -9,13 +9,14 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::backend;
 use super::foreign::Snapshot;
+use super::library::Counters;
 use super::load::Run;
 use super::peers::{self, Build, Peer, Running};
 use super::process::{cpu_time, memory};
 use super::report::Report;
 use super::sample::{Measured, Rounds, Sample};
 use super::site::{Site, Size};
-use super::workload::{WORKLOADS, Workload};
+use super::workload::{Protocol, WORKLOADS, Workload};
 
 /// The whole takes about half an hour, up to twice that if others disturb it; a fifth when quick.
 #[derive(clap::Args)]
@@ -115,6 +116,7 @@ fn measure_workload(
     // For caches and pools, and not counted.
     measure_round(workload, 0, proxies, rounds.duration, scratch)?;
     let mut measured = Measured::new(workload, proxies.len());
+    let before = Counters::read(&proxies[0].running)?;
     for round in 1..=2 * rounds.count {
         if measured.kept() == rounds.count {
             break;
@@ -125,6 +127,9 @@ fn measure_workload(
         } else {
             samples.into_iter().for_each(|(proxy, sample)| measured.samples[proxy].push(sample));
         }
+    }
+    if workload.load.protocol != Protocol::Http2 {
+        measured.by_library = Some(Counters::read(&proxies[0].running)?.share_since(&before));
     }
     Ok(measured)
 }

@@ -16,6 +16,7 @@ mod forward;
 mod http;
 mod instructions;
 mod l4;
+mod library;
 mod load;
 mod manifests;
 mod namespace;

@@ -80,6 +80,9 @@ impl Report {
         for proxy in (0..self.names.len()).filter(|&proxy| measured.has(proxy)) {
             text += &self.row(measured, proxy);
         }
+        if let Some(share) = measured.by_library {
+            text += &format!("\nRequests by the HTTP library: {:.1} %.\n", share * 100.0);
+        }
         if measured.workload.load.rate.is_some() {
             text += &self.slowest(measured);
         }
@@ -202,6 +205,14 @@ mod tests {
             rounds: Rounds { count: 1, duration: Duration::from_secs(2), foreign: 2.0 },
             measured: vec![Measured { samples, dropped: 2, ..Measured::new(workload, 1) }],
         }
+    }
+
+    #[test]
+    fn requests_by_the_library_are_told() {
+        let mut report = report(&WORKLOADS[0]);
+        assert!(!report.text().contains("library"));
+        report.measured[0].by_library = Some(0.0);
+        assert!(report.text().contains("\nRequests by the HTTP library: 0.0 %.\n"));
     }
 
     #[test]

@@ -35,6 +35,8 @@ pub(super) struct Measured {
     pub(super) samples: Vec<Vec<Sample>>,
     /// Rounds that were disturbed.
     pub(super) dropped: usize,
+    /// The share of requests of HTTP/1 that the agent's HTTP library read.
+    pub(super) by_library: Option<f64>,
 }
 
 /// A median, and where 95 % of bootstrapped medians lie.
@@ -47,7 +49,7 @@ pub(super) struct Interval {
 
 impl Measured {
     pub(super) fn new(workload: &'static Workload, proxies: usize) -> Self {
-        Self { workload, samples: vec![Vec::new(); proxies], dropped: 0 }
+        Self { workload, samples: vec![Vec::new(); proxies], dropped: 0, by_library: None }
     }
 
     /// Rounds of which there are samples.
