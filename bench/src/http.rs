@@ -12,6 +12,7 @@ use super::foreign::Snapshot;
 use super::library::Counters;
 use super::load::Run;
 use super::peers::{self, Build, Peer, Running};
+use super::plot;
 use super::process::{cpu_time, memory};
 use super::report::Report;
 use super::sample::{Measured, Rounds, Sample};
@@ -44,7 +45,7 @@ pub(super) struct Args {
     workload: Vec<String>,
     #[command(flatten)]
     build: Build,
-    /// Also write the tables into docs/performance.md
+    /// Also write the tables into docs/performance.md, and draw its chart
     #[arg(long)]
     write: bool,
 }
@@ -75,6 +76,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
     println!("{}", report.text());
     if args.write {
         report.write()?;
+        plot::draw()?;
     }
     ensure!(disturbed.is_empty(), "too much foreign CPU time to measure: {}", disturbed.join("; "));
     Ok(())

@@ -21,6 +21,7 @@ mod load;
 mod manifests;
 mod namespace;
 mod peers;
+mod plot;
 mod process;
 mod random;
 mod relay;
@@ -58,6 +59,9 @@ enum Benchmark {
     /// The floor that `http` compares with
     #[command(hide = true)]
     Relay(relay::Args),
+    /// Its chart, from the tables that the document has
+    #[command(hide = true)]
+    Plot,
     /// The loads of `http` on an agent that counts what it runs, for a release
     Train(train::Args),
     /// Connections and datagrams forwarded as they are, against HAProxy and nginx, interleaved
@@ -95,6 +99,7 @@ fn main() -> Result<()> {
         Benchmark::Instructions(args) => instructions::run(&args),
         Benchmark::Http(args) => http::run(&args),
         Benchmark::Relay(args) => relay::run(&args),
+        Benchmark::Plot => plot::draw(),
         Benchmark::Train(args) => train::run(&args),
         Benchmark::L4(args) => l4::run(&args),
         Benchmark::L4Copying(args) => l4::copy(&args),

@@ -9,7 +9,7 @@ use anyhow::Result;
 use portcullis_testbed::command;
 
 use super::bounds;
-use super::document;
+use super::document::{self, title_line};
 use super::peers::Peer;
 use super::sample::{Interval, Measured, Rounds, Sample, interval, median};
 use super::workload::WORKLOADS;
@@ -53,7 +53,7 @@ impl Report {
     fn merged(&self, old: &str) -> String {
         let sections = WORKLOADS.iter().filter_map(|workload| {
             let new = self.measured(workload.name).map(|measured| self.section(measured));
-            new.or_else(|| section_of(old, workload.title))
+            new.or_else(|| document::section(old, workload.title))
         });
         format!("{}{}{}", self.heading, self.bounds(old), sections.collect::<String>())
     }
@@ -64,7 +64,7 @@ impl Report {
 
     /// The table of bounds, with the rows of an older one for what was not measured.
     fn bounds(&self, old: &str) -> String {
-        let old = section_of(old, BOUNDS).unwrap_or_default();
+        let old = document::section(old, BOUNDS).unwrap_or_default();
         let rows = WORKLOADS.iter().map(|workload| match self.measured(workload.name) {
             Some(measured) => bounds::rows(measured, &self.measured, &self.names),
             None => rows_of(&old, workload.title),
@@ -149,18 +149,6 @@ impl Report {
 fn compared(measured: &Measured, proxy: usize, of: fn(&Sample) -> f64) -> String {
     let ratio = measured.compared(proxy, of).filter(|_| proxy > 0);
     ratio.map_or("1".to_owned(), |it| format!("**{:.2}** ({:.2}–{:.2})", it.median, it.low, it.high))
-}
-
-fn title_line(title: &str) -> String {
-    format!("\n### {title}\n")
-}
-
-/// From a title to the next.
-fn section_of(report: &str, title: &str) -> Option<String> {
-    let title = title_line(title);
-    let (_, rest) = report.split_once(&title)?;
-    let body = rest.split_once("\n### ").map_or(rest, |(body, _)| body);
-    Some(format!("{title}{body}"))
 }
 
 /// The rows of a table that begin with a title.
