@@ -5,18 +5,21 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 use super::backend;
+use super::foreign::Snapshot;
+use super::library::Counters;
 use super::load::Run;
 use super::peers::{self, Build, Peer, Running};
+use super::plot;
 use super::process::{cpu_time, memory};
-use super::report::{Measured, Report};
-use super::sample::Sample;
+use super::report::Report;
+use super::sample::{Measured, Rounds, Sample};
 use super::site::{Site, Size};
-use super::workload::{WORKLOADS, Workload};
+use super::workload::{Protocol, WORKLOADS, Workload};
 
-/// The whole takes about half an hour; a fifth of that when quick.
+/// The whole takes about half an hour, up to twice that if others disturb it; a fifth when quick.
 #[derive(clap::Args)]
 pub(super) struct Args {
     /// Fewer and shorter rounds: for a look, not for a claim
@@ -28,6 +31,9 @@ pub(super) struct Args {
     /// Seconds of one measurement [default: 2, quick: 1]
     #[arg(long)]
     seconds: Option<u64>,
+    /// Percent of both CPUs; rounds in which others had more are dropped
+    #[arg(long, value_name = "PERCENT", default_value_t = 2.0)]
+    foreign: f64,
     /// Whom to compare with
     #[arg(long, value_delimiter = ',', num_args = 0.., default_value = "haproxy,nginx,envoy,relay")]
     peers: Vec<String>,
@@ -39,14 +45,9 @@ pub(super) struct Args {
     workload: Vec<String>,
     #[command(flatten)]
     build: Build,
-    /// Also write the tables into docs/performance.md
+    /// Also write the tables into docs/performance.md, and draw its chart
     #[arg(long)]
     write: bool,
-}
-
-struct Rounds {
-    count: usize,
-    duration: Duration,
 }
 
 /// A proxy that serves a site.
@@ -63,40 +64,76 @@ pub(super) fn run(args: &Args) -> Result<()> {
     let mut peers = peers::all(agent, &args.peers)?;
     peers.extend(earlier.map(|agent| -> Box<dyn Peer> { Box::new(agent) }));
     let _backend = backend::start(scratch.path())?;
-    let mut report = Report::new(&peers, args.rounds().count, args.rounds().duration)?;
+    let mut report = Report::new(&peers, args.rounds())?;
+    let mut disturbed = Vec::new();
     for size in [Size::Small, Size::Routes, Size::Certificates] {
         let workloads: Vec<_> = WORKLOADS.iter().filter(|it| it.site == size && args.wants(it)).collect();
         if !workloads.is_empty() {
             let directory = scratch.path().join(format!("{size:?}").to_lowercase());
-            measure_site(size, &directory, &peers, &workloads, &args.rounds(), &mut report)?;
+            disturbed.extend(measure_site(size, &directory, &peers, &workloads, &mut report)?);
         }
     }
     println!("{}", report.text());
-    if args.write { report.write() } else { Ok(()) }
+    if args.write {
+        report.write()?;
+        plot::draw()?;
+    }
+    ensure!(disturbed.is_empty(), "too much foreign CPU time to measure: {}", disturbed.join("; "));
+    Ok(())
 }
 
+/// Returns the titles of workloads of which too little is left once disturbed rounds are dropped.
 fn measure_site(
     size: Size,
     directory: &Path,
     peers: &[Box<dyn Peer>],
-    workloads: &[&Workload],
-    rounds: &Rounds,
+    workloads: &[&'static Workload],
     report: &mut Report,
-) -> Result<()> {
+) -> Result<Vec<&'static str>> {
     println!("bench: a site of {} routes and {} certificates", size.routes(), size.certificates());
     let site = Site::create(size, &directory.join("site"))?;
     let proxies: Vec<_> =
         peers.iter().map(|peer| start(peer.as_ref(), &site, directory)).collect::<Result<_>>()?;
+    let mut disturbed = Vec::new();
     for workload in workloads {
         println!("bench: {}", workload.title);
-        let mut measured = Measured::new(workload, peers.len());
-        for round in 0..=rounds.count {
-            // The first round is for caches and pools, and is not counted.
-            measure_round(workload, round, &proxies, rounds.duration, directory, &mut measured)?;
+        let measured = measure_workload(workload, &proxies, &report.rounds, directory)?;
+        // A round or two have no interval to speak of.
+        if measured.kept() * 2 < report.rounds.count {
+            disturbed.push(workload.title);
+        } else {
+            report.add(measured);
         }
-        report.add(measured);
     }
-    Ok(())
+    Ok(disturbed)
+}
+
+/// Repeats rounds that were disturbed, as many as were asked for at most.
+fn measure_workload(
+    workload: &'static Workload,
+    proxies: &[Proxy<'_>],
+    rounds: &Rounds,
+    scratch: &Path,
+) -> Result<Measured> {
+    // For caches and pools, and not counted.
+    measure_round(workload, 0, proxies, rounds.duration, scratch)?;
+    let mut measured = Measured::new(workload, proxies.len());
+    let before = Counters::read(&proxies[0].running)?;
+    for round in 1..=2 * rounds.count {
+        if measured.kept() == rounds.count {
+            break;
+        }
+        let samples = measure_round(workload, round, proxies, rounds.duration, scratch)?;
+        if samples.iter().any(|(_, sample)| sample.foreign > rounds.foreign) {
+            measured.dropped += 1;
+        } else {
+            samples.into_iter().for_each(|(proxy, sample)| measured.samples[proxy].push(sample));
+        }
+    }
+    if workload.load.protocol != Protocol::Http2 {
+        measured.by_library = Some(Counters::read(&proxies[0].running)?.share_since(&before));
+    }
+    Ok(measured)
 }
 
 fn start<'a>(peer: &'a dyn Peer, site: &Site, directory: &Path) -> Result<Proxy<'a>> {
@@ -104,29 +141,22 @@ fn start<'a>(peer: &'a dyn Peer, site: &Site, directory: &Path) -> Result<Proxy<
     Ok(Proxy { peer, running })
 }
 
-/// Measures each proxy once. The first one changes from round to round, so that none always runs
-/// after the same neighbour.
+/// Measures each proxy once; samples are by the proxy's number. The first one changes from round to
+/// round, so that none always runs after the same neighbour.
 fn measure_round(
     workload: &Workload,
     round: usize,
     proxies: &[Proxy<'_>],
     duration: Duration,
     scratch: &Path,
-    measured: &mut Measured,
-) -> Result<()> {
-    for turn in 0..proxies.len() {
-        let at = (turn + round) % proxies.len();
-        let proxy = &proxies[at];
-        if !proxy.peer.serves(&workload.load) {
-            continue;
-        }
-        let sample = measure(workload, round, proxy, duration, scratch)
-            .with_context(|| format!("{}, {}", proxy.peer.name(), workload.title))?;
-        if round > 0 {
-            measured.samples[at].push(sample);
-        }
-    }
-    Ok(())
+) -> Result<Vec<(usize, Sample)>> {
+    let turns = (0..proxies.len()).map(|turn| (turn + round) % proxies.len());
+    let serving = turns.filter(|&at| proxies[at].peer.serves(&workload.load));
+    let samples = serving.map(|at| {
+        let sample = measure(workload, round, &proxies[at], duration, scratch);
+        Ok((at, sample.with_context(|| format!("{}, {}", proxies[at].peer.name(), workload.title))?))
+    });
+    samples.collect()
 }
 
 fn measure(
@@ -139,6 +169,7 @@ fn measure(
     const SETTLE: Duration = Duration::from_millis(100);
     thread::sleep(SETTLE);
     let pid = proxy.running.pid();
+    let others = Snapshot::take()?;
     let before = cpu_time(pid)?;
     let run = Run {
         load: workload.load,
@@ -158,6 +189,7 @@ fn measure(
         p99: seen.p99,
         failed: seen.failed,
         memory: memory(pid)?,
+        foreign: others.share_since()? * 100.0,
     })
 }
 
@@ -167,6 +199,7 @@ impl Args {
         Rounds {
             count: self.rounds.unwrap_or(count).max(1),
             duration: Duration::from_secs(self.seconds.unwrap_or(seconds)),
+            foreign: self.foreign,
         }
     }
 

@@ -4,20 +4,24 @@
 //! agent's crates: all run its program.
 
 mod backend;
+mod bounds;
 mod change;
 mod clients;
 mod cluster;
 mod credentials;
 mod delegation;
 mod document;
+mod foreign;
 mod forward;
 mod http;
 mod instructions;
 mod l4;
+mod library;
 mod load;
 mod manifests;
 mod namespace;
 mod peers;
+mod plot;
 mod process;
 mod random;
 mod relay;
@@ -55,6 +59,9 @@ enum Benchmark {
     /// The floor that `http` compares with
     #[command(hide = true)]
     Relay(relay::Args),
+    /// Its chart, from the tables that the document has
+    #[command(hide = true)]
+    Plot,
     /// The loads of `http` on an agent that counts what it runs, for a release
     Train(train::Args),
     /// Connections and datagrams forwarded as they are, against HAProxy and nginx, interleaved
@@ -92,6 +99,7 @@ fn main() -> Result<()> {
         Benchmark::Instructions(args) => instructions::run(&args),
         Benchmark::Http(args) => http::run(&args),
         Benchmark::Relay(args) => relay::run(&args),
+        Benchmark::Plot => plot::draw(),
         Benchmark::Train(args) => train::run(&args),
         Benchmark::L4(args) => l4::run(&args),
         Benchmark::L4Copying(args) => l4::copy(&args),

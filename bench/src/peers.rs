@@ -23,6 +23,12 @@ use super::workload::Load;
 pub(super) use haproxy::Haproxy;
 pub(super) use portcullis::{Build, Portcullis, config_directory};
 
+/// Names of proxies.
+pub(super) const HAPROXY: &str = "HAProxy";
+pub(super) const NGINX: &str = "nginx";
+pub(super) const ENVOY: &str = "Envoy";
+pub(super) const RELAY: &str = "relay";
+
 /// The suite that all of them are held to.
 const SUITE: &str = "TLS_AES_128_GCM_SHA256";
 /// A site of 10,000 routes or 1,000 certificates takes some peers that long.

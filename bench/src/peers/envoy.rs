@@ -9,7 +9,7 @@ use portcullis_testbed::versions::ENVOY_WHEEL;
 use portcullis_testbed::{command, workspace};
 use serde_json::{Value, json};
 
-use super::{Peer, Running, SUITE, start, version};
+use super::{ENVOY, Peer, Running, SUITE, start, version};
 use crate::backend;
 use crate::site::{HTTP_PORT, HTTPS_PORT, Host, MANY, Site, path};
 
@@ -79,7 +79,7 @@ impl Envoy {
 
 impl Peer for Envoy {
     fn name(&self) -> &'static str {
-        "Envoy"
+        ENVOY
     }
 
     fn address(&self) -> &'static str {

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use super::{Peer, Running, SUITE, start, version};
+use super::{HAPROXY, Peer, Running, SUITE, start, version};
 use crate::backend;
 use crate::site::{HTTP_PORT, HTTPS_PORT, MANY, Site};
 
@@ -20,7 +20,7 @@ pub(crate) struct Haproxy {
 
 impl Peer for Haproxy {
     fn name(&self) -> &'static str {
-        "HAProxy"
+        HAPROXY
     }
 
     fn address(&self) -> &'static str {

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use super::{Peer, Running, SUITE, start, version};
+use super::{NGINX, Peer, Running, SUITE, start, version};
 use crate::backend;
 use crate::site::{HTTP_PORT, HTTPS_PORT, MANY, Site};
 
@@ -16,7 +16,7 @@ pub(super) struct Nginx;
 
 impl Peer for Nginx {
     fn name(&self) -> &'static str {
-        "nginx"
+        NGINX
     }
 
     fn address(&self) -> &'static str {

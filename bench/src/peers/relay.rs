@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use super::{Peer, Running, start};
+use super::{Peer, RELAY, Running, start};
 use crate::backend;
 use crate::site::{HTTP_PORT, Site};
 use crate::workload::{Load, Protocol};
@@ -14,7 +14,7 @@ pub(super) struct Relay;
 
 impl Peer for Relay {
     fn name(&self) -> &'static str {
-        "relay"
+        RELAY
     }
 
     fn address(&self) -> &'static str {

@@ -7,7 +7,7 @@ use anyhow::Result;
 use super::Bench;
 use super::world::World;
 use crate::process::cpu_time;
-use crate::sample::{Ratio, median, ratio};
+use crate::sample::{Interval, median, ratio};
 
 /// Of one measurement.
 const HANDSHAKES: usize = 500;
@@ -17,7 +17,7 @@ pub(super) struct Names {
     pub(super) count: usize,
     pub(super) one: f64,
     pub(super) many: f64,
-    pub(super) ratio: Ratio,
+    pub(super) ratio: Interval,
 }
 
 impl Bench {
