@@ -62,10 +62,12 @@ impl Extent {
 impl Extents {
     /// `None` if there are too many bytes.
     pub(crate) fn of(bytes: &[u8], headers: &[httparse::Header<'_>]) -> Option<Self> {
-        let place = |header: &httparse::Header<'_>| {
-            Some((Extent::of(bytes, header.name.as_bytes())?, Extent::of(bytes, header.value)?))
-        };
-        headers.iter().map(place).collect::<Option<_>>().map(Self)
+        // An iterator of options would not say how many there are.
+        let mut places = Vec::with_capacity(headers.len());
+        for header in headers {
+            places.push((Extent::of(bytes, header.name.as_bytes())?, Extent::of(bytes, header.value)?));
+        }
+        Some(Self(places))
     }
 
     /// The fields, and the bytes that they are spans of. Their names are made lower case where they
@@ -76,9 +78,14 @@ impl Extents {
             bytes.get_mut(name.range())?.make_ascii_lowercase();
         }
         let bytes: &'b [u8] = bytes;
+        // One look at all of them costs less than one at each name; values may be of other bytes.
+        let text = std::str::from_utf8(bytes).ok();
         let mut spans = Spans(Vec::with_capacity(places.len() + ADDED));
         for (name, value) in places {
-            let name = std::str::from_utf8(bytes.get(name.range())?).ok()?;
+            let name = match text {
+                Some(text) => text.get(name.range())?,
+                None => std::str::from_utf8(bytes.get(name.range())?).ok()?,
+            };
             let field = Field {
                 name: Name::Came(name, KnownField::of(name)),
                 value: Value::Came(bytes.get(value.range())?),
@@ -105,8 +112,7 @@ impl<'b> Spans<'b> {
     /// A map of them. Values that are spans of the bytes that came share the memory of the copy.
     /// `None` if there is a field that it cannot have.
     pub(crate) fn to_map(&self, came: &[u8], copy: &Bytes) -> Option<HeaderMap> {
-        // The date and the length may come to them.
-        let mut map = HeaderMap::with_capacity(self.0.len() + 2);
+        let mut map = HeaderMap::with_capacity(self.0.len());
         for field in &self.0 {
             let name = match &field.name {
                 Name::Came(name, _) => HeaderName::from_bytes(name.as_bytes()).ok()?,

@@ -81,20 +81,19 @@ pub(super) async fn answer(
 /// does not.
 fn see(plan: &ForwardPlan<'_>, response: PlainResponse<'_>) -> Option<((StatusCode, HeaderMap), Bytes)> {
     let PlainResponse { status, head, mut fields, known, length, body } = response;
+    let length = match length {
+        BodyLength::Bytes(bytes) => Some(bytes),
+        BodyLength::Chunked | BodyLength::UntilClose => None,
+    };
     plan.edit_response(&mut fields, known, None);
+    response::complete(&mut fields, status, length);
     let body = body.unwrap_or_default();
     let mut bytes = BytesMut::with_capacity(head.len() + body.len());
     bytes.extend_from_slice(head);
     bytes.extend_from_slice(body);
     let mut copy = bytes.freeze();
     let body = copy.split_off(head.len());
-    let mut fields = fields.to_map(head, &copy)?;
-    let length = match length {
-        BodyLength::Bytes(bytes) => Some(bytes),
-        BodyLength::Chunked | BodyLength::UntilClose => None,
-    };
-    response::complete(&mut fields, status, length);
-    Some(((status, fields), body))
+    Some(((status, fields.to_map(head, &copy)?), body))
 }
 
 // === impl PlainStream ===

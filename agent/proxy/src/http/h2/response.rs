@@ -10,24 +10,13 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use h2::server::SendResponse;
 use h2::{Reason, SendStream};
-use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::header::{self, HeaderMap, HeaderValue};
 use http::{Response, StatusCode};
 use http_body::{Body as _, Frame};
 
-use crate::core::head::content_length;
+use crate::core::head::{FieldName, FieldsMut, KnownField, content_length};
 use crate::http::body::{Body, BodyError};
 use crate::http::date;
-
-/// "An endpoint MUST NOT generate an HTTP/2 message containing connection-specific header fields"
-/// (RFC 9113 section 8.2.2); filters can set some.
-const CONNECTION_FIELDS: [HeaderName; 6] = [
-    header::CONNECTION,
-    header::TRANSFER_ENCODING,
-    header::UPGRADE,
-    header::TE,
-    HeaderName::from_static("keep-alive"),
-    HeaderName::from_static("proxy-connection"),
-];
 
 /// The part of a message that is yet to come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,29 +37,35 @@ pub(super) enum SendError {
 }
 
 /// Makes fields those of a response with this many bytes of a body; `None` if that is not known.
-pub(super) fn complete(fields: &mut HeaderMap, status: StatusCode, length: Option<u64>) {
-    if fields.keys().any(is_of_connection) {
-        CONNECTION_FIELDS.iter().for_each(|name| drop(fields.remove(name)));
-    }
+pub(super) fn complete(fields: &mut impl FieldsMut, status: StatusCode, length: Option<u64>) {
+    fields.remove_if(is_of_connection);
     // That status has none (RFC 9110 section 8.6).
     match length {
-        _ if status == StatusCode::NO_CONTENT => drop(fields.remove(header::CONTENT_LENGTH)),
-        None => drop(fields.remove(header::CONTENT_LENGTH)),
+        _ if status == StatusCode::NO_CONTENT => fields.remove(&header::CONTENT_LENGTH),
+        None => fields.remove(&header::CONTENT_LENGTH),
         // HEAD may announce what GET would have got.
-        Some(0) => {}
+        Some(0) if content_length(fields).is_some() => {}
+        Some(0) => fields.remove(&header::CONTENT_LENGTH),
         Some(_) if content_length(fields) == length => {}
-        Some(bytes) => drop(fields.insert(header::CONTENT_LENGTH, HeaderValue::from(bytes))),
+        Some(bytes) => fields.insert(header::CONTENT_LENGTH, HeaderValue::from(bytes)),
     }
-    if !fields.contains_key(header::DATE) {
-        fields.insert(header::DATE, date::value());
+    if fields.get(&header::DATE).is_none() {
+        fields.append(header::DATE, date::value());
     }
 }
 
-fn is_of_connection(name: &HeaderName) -> bool {
-    match *name {
-        header::CONNECTION | header::TRANSFER_ENCODING | header::UPGRADE | header::TE => true,
-        _ => matches!(name.as_str(), "keep-alive" | "proxy-connection"),
-    }
+/// "An endpoint MUST NOT generate an HTTP/2 message containing connection-specific header fields"
+/// (RFC 9113 section 8.2.2); filters can set some.
+fn is_of_connection(name: &impl FieldName) -> bool {
+    let of_connection = [
+        KnownField::Connection,
+        KnownField::KeepAlive,
+        KnownField::ProxyConnection,
+        KnownField::Te,
+        KnownField::TransferEncoding,
+        KnownField::Upgrade,
+    ];
+    name.known().is_some_and(|known| of_connection.contains(&known))
 }
 
 /// Sends the head.
@@ -175,18 +170,22 @@ pub(super) async fn send_data(
 
 #[cfg(test)]
 mod tests {
+    use http::HeaderName;
+
     use super::*;
     use crate::core::head::Fields;
 
     #[test]
     fn a_response_has_no_fields_of_the_connection() {
         let mut fields = HeaderMap::new();
-        for name in &CONNECTION_FIELDS {
-            assert!(is_of_connection(name), "{name}");
+        for name in
+            ["connection", "transfer-encoding", "upgrade", "te", "keep-alive", "proxy-connection", "x-a"]
+        {
             fields.insert(name, HeaderValue::from_static("x"));
         }
         complete(&mut fields, StatusCode::OK, None);
-        assert_eq!(fields.keys().collect::<Vec<_>>(), [header::DATE]);
+        let names: Vec<_> = fields.keys().map(HeaderName::as_str).collect();
+        assert_eq!(names, ["x-a", "date"]);
     }
 
     #[test]
@@ -198,6 +197,7 @@ mod tests {
             (200, None, None, None),
             (200, Some("7"), None, None),
             (200, None, Some(0), None),
+            (200, Some("7, 7"), Some(0), None),
             // HEAD, and 304, have that of the response to GET.
             (200, Some("7"), Some(0), Some("7")),
             (304, Some("7"), Some(0), Some("7")),
