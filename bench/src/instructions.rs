@@ -9,24 +9,22 @@
 
 mod backend;
 mod callgrind;
-mod client;
 mod recorded;
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 use portcullis_testbed::build::{self, Profile};
-use portcullis_testbed::{Authority, Datapath, Launch, TlsClient, pin_directory};
+use portcullis_testbed::{Authority, Datapath, Launch, pin_directory};
 
 use self::backend::AGENT;
 use self::callgrind::Callgrind;
-use self::client::{Client, Http1, Http2};
 use self::recorded::Recorded;
+use super::client::{Client, Target};
 use super::manifests::Manifests;
 use super::random::Random;
-use super::site::{HTTP_PORT, HTTPS_PORT, MANY, ONE, Site, Size, host_name, path};
+use super::site::{MANY, ONE, Site, Size, path};
 use super::workload::BROWSER;
 
 const VIP: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 93));
@@ -37,7 +35,6 @@ const LONG: u64 = 250;
 /// Pairs of runs; the median counts.
 const PAIRS: usize = 5;
 const WARM_UP: u64 = 200;
-const TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -180,26 +177,14 @@ impl Workload {
     }
 
     fn connect(self, authority: &Authority) -> Result<Box<dyn Client>> {
-        let plain = || -> Result<client::Bytes> {
-            let stream = TcpStream::connect(SocketAddr::new(VIP, HTTP_PORT))?;
-            stream.set_nodelay(true)?;
-            stream.set_read_timeout(Some(TIMEOUT))?;
-            Ok(Box::new(stream))
-        };
-        let host = host_name(0);
-        let tls = |protocol: &[u8]| -> Result<client::Bytes> {
-            let client = TlsClient::new(authority)?.speaking(protocol);
-            let address = SocketAddr::new(VIP, HTTPS_PORT);
-            Ok(Box::new(client.connect_within(TIMEOUT, address, &host)?.into_stream()))
-        };
-        let authority = format!("{host}:{HTTPS_PORT}");
-        Ok(match self {
-            Self::Http1 => Box::new(Http1::new(plain()?, ONE, &[])),
-            Self::Http1TwelveHeaders => Box::new(Http1::new(plain()?, ONE, &BROWSER)),
-            Self::Routes => Box::new(Http1::new(plain()?, MANY, &[])),
-            Self::Https => Box::new(Http1::new(tls(b"http/1.1")?, &authority, &[])),
-            Self::Http2 => Box::new(Http2::new(tls(b"h2")?, &authority)?),
-        })
+        let target = Target { address: VIP, authority };
+        match self {
+            Self::Http1 => target.plain(ONE, &[]),
+            Self::Http1TwelveHeaders => target.plain(ONE, &BROWSER),
+            Self::Routes => target.plain(MANY, &[]),
+            Self::Https => target.tls(),
+            Self::Http2 => target.http2(),
+        }
     }
 }
 

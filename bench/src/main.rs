@@ -6,6 +6,7 @@
 mod backend;
 mod bounds;
 mod change;
+mod client;
 mod clients;
 mod cluster;
 mod credentials;
@@ -14,6 +15,7 @@ mod document;
 mod foreign;
 mod forward;
 mod http;
+mod idle;
 mod instructions;
 mod l4;
 mod library;
@@ -89,6 +91,8 @@ enum Benchmark {
     Restart(restart::Args),
     /// Thousands of tenants: memory, start, and the time until an edit is visible
     Scale(scale::Args),
+    /// Connections without a request, thousands of them: memory of each, and what is given back
+    Idle(idle::Args),
     /// Clients that stop in the middle, hundreds of them: memory, and what others see
     Stalled(stalled::Args),
 }
@@ -113,6 +117,7 @@ fn main() -> Result<()> {
         Benchmark::Start(args) => start::run(&args),
         Benchmark::Restart(args) => restart::run(&args),
         Benchmark::Scale(args) => scale::run(&args),
+        Benchmark::Idle(args) => idle::run(&args),
         Benchmark::Stalled(args) => stalled::run(&args),
     }
 }

@@ -2,34 +2,82 @@
 //! bytes that are always the same.
 
 use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use portcullis_testbed::{Authority, TlsClient};
+
+use super::site::{HTTP_PORT, HTTPS_PORT, host_name};
+
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A byte stream, with TLS or without.
-pub(super) trait Stream: Read + Write {}
+trait Stream: Read + Write {}
 impl<T: Read + Write> Stream for T {}
 
-pub(super) type Bytes = Box<dyn Stream>;
+type Bytes = Box<dyn Stream>;
 
-pub(super) trait Client {
+pub(crate) trait Client {
     /// Sends a request and reads the whole answer, which must be a 200.
     fn get(&mut self, path: &str) -> Result<()>;
 }
 
-pub(super) struct Http1 {
+struct Http1 {
     stream: BufReader<Bytes>,
     /// All lines but the first, and the empty one.
     fields: String,
 }
 
-pub(super) struct Http2 {
+struct Http2 {
     stream: Bytes,
     authority: String,
     last_stream: u32,
 }
 
+/// A connection to the site of a proxy at this address.
+#[derive(Clone, Copy)]
+pub(crate) struct Target<'a> {
+    pub(crate) address: IpAddr,
+    /// Of its certificates.
+    pub(crate) authority: &'a Authority,
+}
+
+// === impl Target ===
+
+impl Target<'_> {
+    /// HTTP/1.1, for a host.
+    pub(crate) fn plain(self, host: &str, further: &[(&str, &str)]) -> Result<Box<dyn Client>> {
+        let stream = TcpStream::connect(SocketAddr::new(self.address, HTTP_PORT))?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
+        Ok(Box::new(Http1::new(Box::new(stream), host, further)))
+    }
+
+    /// The same over TLS, for the first host that has a certificate.
+    pub(crate) fn tls(self) -> Result<Box<dyn Client>> {
+        Ok(Box::new(Http1::new(self.shake_hands(b"http/1.1")?, &tls_authority(), &[])))
+    }
+
+    pub(crate) fn http2(self) -> Result<Box<dyn Client>> {
+        Ok(Box::new(Http2::new(self.shake_hands(b"h2")?, &tls_authority())?))
+    }
+
+    fn shake_hands(self, protocol: &[u8]) -> Result<Bytes> {
+        let client = TlsClient::new(self.authority)?.speaking(protocol);
+        let address = SocketAddr::new(self.address, HTTPS_PORT);
+        Ok(Box::new(client.connect_within(TIMEOUT, address, &host_name(0))?.into_stream()))
+    }
+}
+
+fn tls_authority() -> String {
+    format!("{}:{HTTPS_PORT}", host_name(0))
+}
+
+// === impl Http1 ===
+
 impl Http1 {
-    pub(super) fn new(stream: Bytes, host: &str, further: &[(&str, &str)]) -> Self {
+    fn new(stream: Bytes, host: &str, further: &[(&str, &str)]) -> Self {
         let mut fields = format!("Host: {host}\r\n");
         further.iter().for_each(|(name, value)| fields += &format!("{name}: {value}\r\n"));
         Self { stream: BufReader::new(stream), fields: fields + "\r\n" }
@@ -76,8 +124,10 @@ struct Frame {
     payload: Vec<u8>,
 }
 
+// === impl Http2 ===
+
 impl Http2 {
-    pub(super) fn new(mut stream: Bytes, authority: &str) -> Result<Self> {
+    fn new(mut stream: Bytes, authority: &str) -> Result<Self> {
         let mut hello = PREFACE.to_vec();
         hello.extend(frame(SETTINGS, 0, 0, &[]));
         hello.extend(frame(WINDOW_UPDATE, 0, 0, &LARGEST_WINDOW.to_be_bytes()));
