@@ -448,11 +448,13 @@ impl Server {
     }
 
     async fn serve(self: Rc<Self>, stream: TcpStream, peer: SocketAddr) {
-        match self.opener.open(stream, peer).await {
+        // Boxed, as is what is not HTTP: each connection would have room for them as long as it
+        // lasts.
+        match Box::pin(self.opener.open(stream, peer)).await {
             Some(Opened::Http(connection)) => {
                 connection::serve(*connection, &self.clients, self.service.clone()).await;
             }
-            Some(Opened::L4(connection)) => self.stream_forwarder.serve(*connection).await,
+            Some(Opened::L4(connection)) => Box::pin(self.stream_forwarder.serve(*connection)).await,
             None => {}
         }
     }

@@ -283,8 +283,11 @@ impl Client {
     }
 
     /// Polls the connection to its end, obeying orders; `finish` makes it end gracefully.
-    pub(crate) async fn drive<C: Future>(&self, connection: C, finish: fn(Pin<&mut C>)) -> Option<C::Output> {
-        let mut connection = std::pin::pin!(connection);
+    pub(crate) async fn drive<C: Future>(
+        &self,
+        mut connection: Pin<&mut C>,
+        finish: fn(Pin<&mut C>),
+    ) -> Option<C::Output> {
         let mut finishing = false;
         std::future::poll_fn(|cx| {
             let mut waker = self.waker.borrow_mut();

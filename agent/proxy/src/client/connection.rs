@@ -12,7 +12,7 @@ use std::time::Duration;
 use portcullis_model::{Access, ClientAddress, L4Rule, Peer, PortListeners, Serves};
 use rustls::server::Accepted;
 use socket2::SockRef;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::StartHandshake;
@@ -450,11 +450,11 @@ fn protocol_failure(error: io::Error) -> HandshakeFailure {
 async fn start_plain(
     permit: &ConnectionPermit,
     terms: Option<&PortTerms>,
-    stream: TcpStream,
+    mut stream: TcpStream,
 ) -> Option<Negotiated> {
     let limits = permit.limits();
     let time = terms.map_or(limits.header_timeout, |terms| terms.header_timeout(limits));
-    let Ok(first) = timeout(time, first_bytes(&stream)).await else {
+    let Ok(first) = timeout(time, first_bytes(&mut stream)).await else {
         permit.refused(ExceededLimit::HeaderTimeout);
         return None;
     };
@@ -464,16 +464,15 @@ async fn start_plain(
 }
 
 /// Reads until it is clear whether the preface of HTTP/2 is what begins here.
-async fn first_bytes(stream: &TcpStream) -> io::Result<Vec<u8>> {
+async fn first_bytes(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
     stream.readable().await?;
     let mut bytes = Vec::with_capacity(FIRST_READ);
     loop {
-        match stream.try_read_buf(&mut bytes) {
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(_) if bytes.len() < PREFACE.len() && PREFACE.starts_with(&bytes) => {}
-            Ok(_) => return Ok(bytes),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => stream.readable().await?,
-            Err(error) => return Err(error),
+        if stream.read_buf(&mut bytes).await? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        if bytes.len() >= PREFACE.len() || !PREFACE.starts_with(&bytes) {
+            return Ok(bytes);
         }
     }
 }

@@ -9,7 +9,7 @@ use std::io;
 
 use bytes::BufMut;
 use rustls::server::{Accepted, Acceptor};
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::client::server_name::server_name;
@@ -46,11 +46,8 @@ pub(crate) async fn read_hello(stream: &mut TcpStream) -> io::Result<Hello> {
         let before = bytes.len();
         let most = if before < LARGE { READ } else { SMALL_READ };
         bytes.reserve_exact(most);
-        match stream.try_read_buf(&mut (&mut bytes).limit(most)) {
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(_) => {}
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
-            Err(error) => return Err(error),
+        if stream.read_buf(&mut (&mut bytes).limit(most)).await? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
         }
         let mut unparsed = &bytes[before..];
         acceptor.read_tls(&mut unparsed)?;

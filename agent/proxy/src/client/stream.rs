@@ -278,6 +278,18 @@ impl Transport {
             Self::Tls(stream) => stream.get_ref().0,
         }
     }
+
+    /// Ends TLS. The end of the connection itself follows when it is closed: to shut it down before
+    /// would be one more call for the same.
+    pub(crate) fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Self::Plain(_) => Poll::Ready(Ok(())),
+            Self::Tls(stream) => {
+                stream.get_mut().1.send_close_notify();
+                Pin::new(stream).poll_flush(cx)
+            }
+        }
+    }
 }
 
 impl AsyncRead for Transport {

@@ -2,6 +2,7 @@
 //! are too lenient, are in [`client`](crate::client).
 
 use std::io;
+use std::pin::pin;
 use std::rc::Rc;
 
 use hyper::service::service_fn;
@@ -56,7 +57,7 @@ pub(crate) async fn serve(connection: Connection, clients: &Rc<Clients>, service
             let connection = http1_builder(limits)
                 .serve_connection(TokioIo::new(stream), service_fn(answer))
                 .with_upgrades();
-            let ended = client.drive(connection, |it| it.graceful_shutdown()).await;
+            let ended = client.drive(pin!(connection), |it| it.graceful_shutdown()).await;
             ended.map(|ended| {
                 ended.map_err(|error| {
                     note_unreadable(&error, &service);
@@ -70,7 +71,7 @@ pub(crate) async fn serve(connection: Connection, clients: &Rc<Clients>, service
             registered.set_write_buffer(write_buffer.share());
             let connection = Http2::new(write_buffer.share(), streams, client.clone(), service);
             let connection = FlushAfterPoll::new(connection, write_buffer);
-            client.drive(connection, |it| it.connection().finish()).await
+            client.drive(pin!(connection), |it| it.connection().finish()).await
         }
     };
     if let Some(Err(error)) = ended {

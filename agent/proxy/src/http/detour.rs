@@ -4,7 +4,7 @@
 
 use std::cell::Cell;
 use std::convert::Infallible;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -47,12 +47,12 @@ pub(super) async fn serve(
 ) -> Option<Unserved> {
     loop {
         let served = h1::serve(unserved, client, service);
-        let (left, doubt) = client.drive(served, |_| {}).await??;
+        let (left, doubt) = client.drive(pin!(served), |_| {}).await??;
         if doubt == Doubt::Connection {
             return Some(left);
         }
         let detour = Detour::new(left, client, service);
-        match client.drive(detour, Detour::finish).await? {
+        match client.drive(pin!(detour), Detour::finish).await? {
             Ok(back) => unserved = back?,
             Err(error) => {
                 note_unreadable(&error, service);

@@ -5,13 +5,13 @@ use http::header::{self, HeaderValue};
 use http::uri::PathAndQuery;
 
 use crate::client::clients::Client;
-use crate::client::exchange::Exchange;
 use crate::core::head::{FieldsMut, Head, content_length, write_fields};
-use crate::http::body::Body;
+use crate::http::answer::Answer;
 use crate::http::plan::ForwardPlan;
 use crate::http::router::Routed;
 use crate::http::sender;
-use crate::http::service::{Response, Service};
+use crate::http::service::Service;
+use crate::log::record::Record;
 use crate::upstream::attempt::AttemptError;
 use crate::upstream::balance::Preference;
 use crate::upstream::http1::plain::PlainRequest;
@@ -88,15 +88,13 @@ fn say_length(length: u64, fields: &mut impl FieldsMut) {
     }
 }
 
-/// The answer to one that got no response.
+/// The answer to one that got no response, and its line of the access log.
 pub(super) fn failed(
     error: &AttemptError,
-    exchange: Exchange,
     (plan, routed): (&ForwardPlan<'_>, &Routed<'_>),
     client: &Client,
     service: &Service,
-) -> Response {
+) -> (Answer, Option<Box<Record>>) {
     let reason = service.forwarder.failed(plan, service.router.passage(routed).listener, error);
-    let (answer, record) = service.router.answer(client, routed, &reason.into());
-    answer.map(|text| Body::new(text.into(), exchange, record))
+    service.router.answer(client, routed, &reason.into())
 }

@@ -2,6 +2,7 @@
 //! in the access log. A connection without backend is reset: its client is to know that this is no
 //! answer of a server that had nothing to say.
 
+use std::pin::pin;
 use std::rc::Rc;
 use std::time::Instant;
 
@@ -84,7 +85,7 @@ impl StreamForwarder {
             &registered.stream,
             &mut destination,
         );
-        let driven = registered.stream.drive(forwarding).await;
+        let driven = registered.stream.drive(pin!(forwarding)).await;
         let ending = driven.unwrap_or_else(|order| order);
         if ending != Ending::Closed {
             reset_on_close(transport.socket());

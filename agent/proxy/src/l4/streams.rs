@@ -5,6 +5,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 use std::time::Duration;
@@ -127,8 +128,7 @@ impl Progress {
 
 impl Stream {
     /// Polls to the end, or until an order comes.
-    pub(crate) async fn drive<F: Future>(&self, body: F) -> Result<F::Output, Ending> {
-        let mut body = std::pin::pin!(body);
+    pub(crate) async fn drive<F: Future>(&self, mut body: Pin<&mut F>) -> Result<F::Output, Ending> {
         std::future::poll_fn(|cx| {
             if let Some(order) = self.order.get() {
                 return Poll::Ready(Err(order));

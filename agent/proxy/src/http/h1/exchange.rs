@@ -5,6 +5,7 @@
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
 
@@ -182,67 +183,66 @@ fn outgoing(head: &RequestHead<'_>, client: &Rc<Client>) -> Box<Outgoing> {
 // === impl TakenRequest ===
 
 impl TakenRequest<'_> {
-    /// Gets the response, up to its body.
+    /// Gets the response, up to its body. The request stays in its box meanwhile: connections
+    /// without one have no room for it.
     pub(super) async fn answer(
         self: Box<Self>,
         stream: &mut OwnStream,
         client: &Rc<Client>,
         service: &Service,
     ) -> io::Result<Answer> {
-        let Self { exchange, mut routed, way, asked, persistence } = *self;
-        match way {
-            Way::Plain(way) => {
-                plain(stream, client, service, (exchange, routed), way, (asked, persistence)).await
+        let (Way::Plain(way), Decision::Forward(plan)) = (&self.way, &self.routed.decision) else {
+            return Box::pin(self.respond(stream, client, service)).await;
+        };
+        let pools = service.forwarder.pools.serving(service.router.passage(&self.routed).listener);
+        let answered = {
+            let see = |_: SocketAddr, response: PlainResponse<'_>| {
+                begin(plan, &self.asked, self.persistence(client), response)
+            };
+            let sending = pin!(upstream::send(&pools, plan.name, way.preference, &way.request, see));
+            stream.watch(sending).await?
+        };
+        match answered {
+            Ok(PlainAnswer { seen, endpoint, body }) => {
+                let Begun { out, framing, status, body: bytes, persistence } = seen;
+                let record = service.router.forwarded(client, &self.routed, status, endpoint);
+                let exchange = self.exchange;
+                let content = match body {
+                    None => Content::Whole { out, body: bytes, exchange, record },
+                    Some(incoming) => {
+                        let body = Body::new(body::Content::upstream(incoming, None), exchange, record);
+                        Content::Begun(out, Box::new(body), framing)
+                    }
+                };
+                Ok(Answer { content, persistence })
             }
-            Way::Other(outgoing) => {
-                // Boxed: most requests are plain, and have no room for it.
-                let responding = Box::pin(service.respond_to(client, exchange, outgoing, &mut routed));
-                let response = Box::new(stream.watch(responding).await?);
+            Err(error) => {
+                let (answer, record) = plain::failed(&error, (plan, &self.routed), client, service);
+                let persistence = self.persistence(client);
+                let Self { exchange, asked, .. } = *self;
+                let response = Box::new(answer.map(|text| Body::new(text.into(), exchange, record)));
                 Ok(Answer { content: Content::Response(response, asked), persistence })
             }
         }
     }
-}
 
-/// Sends a request, and has the head of its response edited.
-async fn plain(
-    stream: &mut OwnStream,
-    client: &Rc<Client>,
-    service: &Service,
-    (exchange, routed): (Exchange, Routed<'_>),
-    way: PlainWay,
-    (asked, persistence): (Asked, Persistence),
-) -> io::Result<Answer> {
-    let PlainWay { request, preference, body: taken } = way;
-    let Decision::Forward(plan) = &routed.decision else {
-        return Err(io::ErrorKind::InvalidInput.into());
-    };
-    let listener = service.router.passage(&routed).listener;
-    let pools = service.forwarder.pools.serving(listener);
-    let last_or = |persistence| if client.is_last_response() { Persistence::Ends } else { persistence };
-    let see =
-        |_: SocketAddr, response: PlainResponse<'_>| begin(plan, &asked, last_or(persistence), response);
-    let sending = upstream::send(&pools, plan.name, preference, &request, see);
-    let answer = stream.watch(sending).await?;
-    drop((taken, request));
-    Ok(match answer {
-        Ok(PlainAnswer { seen, endpoint, body }) => {
-            let Begun { out, framing, status, body: bytes, persistence } = seen;
-            let record = service.router.forwarded(client, &routed, status, endpoint);
-            let content = match body {
-                None => Content::Whole { out, body: bytes, exchange, record },
-                Some(incoming) => {
-                    let body = Body::new(body::Content::upstream(incoming, None), exchange, record);
-                    Content::Begun(out, Box::new(body), framing)
-                }
-            };
-            Answer { content, persistence }
-        }
-        Err(error) => {
-            let response = Box::new(plain::failed(&error, exchange, (plan, &routed), client, service));
-            Answer { content: Content::Response(response, asked), persistence: last_or(persistence) }
-        }
-    })
+    /// Has the decision carried out as for requests of the library.
+    async fn respond(
+        self: Box<Self>,
+        stream: &mut OwnStream,
+        client: &Rc<Client>,
+        service: &Service,
+    ) -> io::Result<Answer> {
+        let Self { exchange, mut routed, way, asked, persistence } = *self;
+        let Way::Other(outgoing) = way else { return Err(io::ErrorKind::InvalidInput.into()) };
+        let responding = pin!(service.respond_to(client, exchange, outgoing, &mut routed));
+        let response = Box::new(stream.watch(responding).await?);
+        Ok(Answer { content: Content::Response(response, asked), persistence })
+    }
+
+    fn persistence(&self, client: &Client) -> Persistence {
+        if client.is_last_response() { Persistence::Ends } else { self.persistence }
+    }
 }
 
 // === impl Answer ===

@@ -2,7 +2,7 @@
 
 use std::future::poll_fn;
 use std::io;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 
 use bytes::{Buf, Bytes};
@@ -172,7 +172,7 @@ pub(super) async fn write_body(
     body: Body,
     framing: &Framing,
 ) -> io::Result<()> {
-    let mut body = std::pin::pin!(body);
+    let mut body = pin!(body);
     let mut trailers = None;
     while !body.is_end_stream() {
         let frame = match poll_fn(|cx| Poll::Ready(poll_next(body.as_mut(), cx))).await {
@@ -183,7 +183,7 @@ pub(super) async fn write_body(
                     stream.write(&*begun).await?;
                     begun.clear();
                 }
-                stream.watch(poll_fn(|cx| poll_next(body.as_mut(), cx))).await?
+                stream.watch(pin!(poll_fn(|cx| poll_next(body.as_mut(), cx)))).await?
             }
         };
         let Some(frame) = frame else { break };

@@ -201,8 +201,7 @@ impl OwnStream {
     // --- responses ---
 
     /// Waits for the outcome of a request, as long as the client is there.
-    pub(super) async fn watch<T>(&mut self, outcome: impl Future<Output = T>) -> io::Result<T> {
-        let mut outcome = std::pin::pin!(outcome);
+    pub(super) async fn watch<T>(&mut self, mut outcome: Pin<&mut impl Future<Output = T>>) -> io::Result<T> {
         poll_fn(|cx| {
             loop {
                 if let Poll::Ready(outcome) = outcome.as_mut().poll(cx) {
@@ -262,8 +261,9 @@ impl OwnStream {
         flushed
     }
 
+    /// Ends it before it is closed.
     pub(super) async fn shut_down(&mut self) {
-        let _ = poll_fn(|cx| Pin::new(&mut self.transport).poll_shutdown(cx)).await;
+        let _ = poll_fn(|cx| self.transport.poll_end(cx)).await;
     }
 }
 

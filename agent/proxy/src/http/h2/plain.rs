@@ -73,7 +73,10 @@ pub(super) async fn answer(
             };
             Ok(PlainStream { head, content })
         }
-        Err(error) => Err(Box::new(plain::failed(&error, exchange, (plan, routed), client, service))),
+        Err(error) => {
+            let (answer, record) = plain::failed(&error, (plan, routed), client, service);
+            Err(Box::new(answer.map(|text| Body::new(text.into(), exchange, record))))
+        }
     }
 }
 
