@@ -89,15 +89,25 @@ pub(super) async fn send(
 ) -> Result<(), SendError> {
     let (mut parts, body) = response.into_parts();
     complete(&mut parts.headers, parts.status, body.size_hint().exact());
+    send_complete(respond, (parts.status, parts.headers), body).await
+}
+
+/// The same of one that is complete. Without a body it ends with its head: after HEAD, and with
+/// 304, the length that it announces is not that of what follows, which some clients hold it to.
+pub(super) async fn send_complete(
+    respond: &mut SendResponse<Bytes>,
+    head: (StatusCode, HeaderMap),
+    body: Body,
+) -> Result<(), SendError> {
     let rest = if body.is_end_stream() { Rest::Nothing } else { Rest::More };
-    let stream = begin(respond, (parts.status, parts.headers), rest)?;
+    let stream = begin(respond, head, rest)?;
     match rest {
         Rest::Nothing => Ok(()),
         Rest::More => send_body(stream, body).await,
     }
 }
 
-pub(super) async fn send_body(mut stream: SendStream<Bytes>, body: Body) -> Result<(), SendError> {
+async fn send_body(mut stream: SendStream<Bytes>, body: Body) -> Result<(), SendError> {
     let mut body = std::pin::pin!(body);
     while !body.is_end_stream() {
         let Some(frame) = poll_fn(|cx| poll_next(&mut stream, body.as_mut(), cx)).await? else { break };

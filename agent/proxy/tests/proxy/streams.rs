@@ -1,0 +1,308 @@
+//! Requests on streams of HTTP/2. Those without a body that nothing happens to but an edit of heads
+//! take a shorter way to backends of HTTP/1: which one it is must not show.
+
+use std::fs::File;
+use std::io::Read;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use h2::client::SendRequest;
+use h2::{Reason, RecvStream};
+use http::{HeaderMap, Request, Response, StatusCode};
+use portcullis_model::{AccessLog, BackendProtocol, Filter, LogFormat};
+use portcullis_proxy::{LogOutput, Settings};
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::timeout;
+
+use crate::support::rules::{edit, rule};
+use crate::support::settings::settings;
+use crate::support::world::World;
+
+const LIMIT: Duration = Duration::from_secs(20);
+const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello";
+
+/// A backend that gives the answer whose turn it is to a connection, ends that, and keeps the heads
+/// that it got.
+#[derive(Clone, Default)]
+struct Backend {
+    answer: Arc<Mutex<Vec<u8>>>,
+    heads: Arc<Mutex<Vec<String>>>,
+}
+
+impl Backend {
+    async fn listen(&self) -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (address, backend) = (listener.local_addr().unwrap(), self.clone());
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::spawn(backend.clone().serve(stream));
+            }
+        });
+        address
+    }
+
+    async fn serve(self, mut stream: TcpStream) -> std::io::Result<()> {
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            head.push(stream.read_u8().await?);
+        }
+        self.heads.lock().unwrap().push(String::from_utf8_lossy(&head).into_owned());
+        let answer = self.answer.lock().unwrap().clone();
+        stream.write_all(&answer).await?;
+        stream.shutdown().await?;
+        // What else came is read, lest the kernel reset the connection.
+        tokio::io::copy(&mut stream, &mut tokio::io::sink()).await?;
+        Ok(())
+    }
+
+    /// What it got since it was asked last, but for what is another one each time. Fields are in
+    /// order by name.
+    fn seen(&self) -> Vec<String> {
+        let heads = std::mem::take(&mut *self.heads.lock().unwrap());
+        let normal = |head: String| {
+            let head = head.replacen("/other", "/plain", 1);
+            let (line, fields) = head.split_once("\r\n").unwrap();
+            let mut fields: Vec<_> =
+                fields.lines().filter(|field| !field.starts_with("x-request-id: ")).collect();
+            fields.sort_by_key(|field| field.split(':').next());
+            format!("{line}\n{}", fields.join("\n"))
+        };
+        heads.into_iter().map(normal).collect()
+    }
+}
+
+/// A whole response.
+#[derive(Debug, PartialEq)]
+struct Seen {
+    status: StatusCode,
+    fields: Vec<(String, Vec<u8>)>,
+    body: Vec<u8>,
+    trailers: Option<HeaderMap>,
+}
+
+async fn client(world: &World) -> SendRequest<Bytes> {
+    let stream = TcpStream::connect(world.plain).await.unwrap();
+    let (sender, connection) = h2::client::handshake(stream).await.unwrap();
+    tokio::spawn(connection);
+    sender.ready().await.unwrap()
+}
+
+async fn read(response: Response<RecvStream>) -> Result<Seen, h2::Error> {
+    let (parts, mut incoming) = response.into_parts();
+    let mut body = Vec::new();
+    while let Some(data) = incoming.data().await {
+        let data = data?;
+        incoming.flow_control().release_capacity(data.len())?;
+        body.extend_from_slice(&data);
+    }
+    let trailers = incoming.trailers().await?;
+    let fields = parts.headers.iter().filter(|(name, _)| *name != "date");
+    let mut fields: Vec<_> =
+        fields.map(|(name, value)| (name.to_string(), value.as_bytes().to_vec())).collect();
+    fields.sort();
+    Ok(Seen { status: parts.status, fields, body, trailers })
+}
+
+/// The response to a request written as text; or the reason why none came to its end. The beginning
+/// of it may be lost then.
+async fn send(sender: &mut SendRequest<Bytes>, rule: &str, text: &str) -> Result<Seen, Option<Reason>> {
+    let mut lines = text.lines();
+    let (method, rest) = lines.next().unwrap().split_once(' ').unwrap();
+    let mut request = Request::builder().method(method).uri(format!("http://any.test/{rule}{rest}"));
+    for (name, value) in lines.filter_map(|line| line.split_once(": ")) {
+        request = request.header(name, value);
+    }
+    let (response, _) = sender.send_request(request.body(()).unwrap(), true).unwrap();
+    let response = async { read(response.await?).await };
+    timeout(LIMIT, response).await.expect("no response").map_err(|error| error.reason())
+}
+
+#[tokio::test]
+async fn the_short_way_does_not_show() {
+    let requests = [
+        "GET /",
+        "GET /a/../b/%7ec?",
+        "GET /?a=b&c=%20",
+        "GET /\nte: trailers\ncookie: a=1\ncookie: b=2\ncookie: c=3",
+        "GET /\nexpect: 100-continue\ncontent-length: 0\nx-empty: \nx-twice: 1\nx-other: 3\nx-twice: 2",
+        "GET /\nforwarded: for=1.1.1.1\nx-forwarded-for: 1.1.1.1\nx-real-ip: 1.1.1.1\nx_forwarded_for: 1.1.1.1",
+        "GET /\nvia: 1.1 a\ncdn-loop: b\nx-request-id: c\nhost: any.test",
+        "HEAD /",
+        "POST /",
+        "POST /\ncontent-length: 0",
+        "DELETE /\nif-match: \"a\"",
+        "OPTIONS /",
+        "PURGE /",
+        "GET /\ncontent-length: 5",
+        "GET /edited\ncookie: a=1\nx-set: mine\nX_SET: mine",
+        "GET /edited\ncookie: a=1\ncookie: b=2",
+    ];
+    let answers = [
+        OK,
+        "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nContent-Length: 5, 5\r\n\r\nhello",
+        "HTTP/1.1 200 OK\r\nContent-Length: 5\r\ncontent-length: 5\r\n\r\nhello",
+        "HTTP/1.1 200 OK\r\nContent-Length: 005\r\n\r\nhello",
+        "HTTP/1.1 200 OK\r\nContent-Length: 5\r\ncontent-length: 6\r\n\r\nhello!",
+        "HTTP/1.1 200 OK\r\nContent-Length: +5\r\n\r\nhello",
+        "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello and more",
+        "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhello",
+        "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n",
+        "HTTP/1.1 200 OK\r\n\r\nuntil the end",
+        "HTTP/1.1 200 OK\r\n\r\n",
+        "HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nContent-Length: 5\r\n\r\nhello",
+        "HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\nX-Sum:  1 \r\nConnection: x\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Length: 7\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhel",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+        "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: <a>\r\n\r\nHTTP/1.1 200 OK\r\n\
+         Content-Length: 5\r\n\r\nhello",
+        "HTTP/1.1 103 Early Hints\r\n\r\n",
+        "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n",
+        "HTTP/1.1 204 No Content\r\nContent-Length: 5\r\n\r\n",
+        "HTTP/1.1 205 Reset Content\r\nContent-Length: 0\r\n\r\n",
+        "HTTP/1.1 304 Not Modified\r\nContent-Length: 7\r\nETag: \"a\"\r\n\r\n",
+        "HTTP/1.1 304 Not Modified\r\nContent-Length: 7\r\n\r\nwhatever",
+        "HTTP/1.1 302 Found\r\nLocation: /b\r\nContent-Length: 0\r\n\r\n",
+        "HTTP/1.1 599 Odd\r\nContent-Length: 0\r\n\r\n",
+        "HTTP/1.1 999 Odder\r\nContent-Length: 0\r\n\r\n",
+        "HTTP/1.1 099 Oddest\r\nContent-Length: 0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nConnection: x-a, close\r\nX-A: 1\r\nKeep-Alive: timeout=1\r\nProxy-Connection: a\r\n\
+         Upgrade: h2c\r\nTE: a\r\nContent-Length: 0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nSet-Cookie: a=1\r\nX-Padded: \t a \t\r\nX-Empty:\r\nset-cookie: b=2\r\nX-Empty: \r\n\
+         Date: Thu, 01 Jan 1970 00:00:00 GMT\r\nServer: a\r\nContent-Length: 0\r\n\r\n",
+        "HTTP/1.1 200 OK\nContent-Length: 5\n\nhello",
+        "HTTP/1.1 200 OK\r\nX: a\0b\r\nContent-Length: 0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nX: a\rb\r\nContent-Length: 0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nX: a\r\n b\r\nContent-Length: 0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nx y: a\r\nContent-Length: 0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nX(y): a\r\nContent-Length: 0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\n!#$%&'*+-.^_`|~: a\r\nContent-Length: 0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\n:status: 500\r\nContent-Length: 0\r\n\r\n",
+        "HTTP/2.0 200 OK\r\nContent-Length: 0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nContent-Le",
+        "",
+    ];
+    let filled = |fields: &str, bytes: usize| {
+        format!("HTTP/1.1 200 OK\r\n{fields}Content-Length: {bytes}\r\n\r\n{}", "y".repeat(bytes))
+    };
+    let made = [
+        filled(&"X: 1\r\n".repeat(99), 0),
+        filled(&"X: 1\r\n".repeat(100), 0),
+        filled(&format!("X: {}\r\n", "x".repeat(65_000)), 5),
+        filled(&format!("X: {}\r\n", "x".repeat(66_000)), 5),
+        filled("", 3_000),
+        filled("", 200_000),
+    ];
+    let answers = answers.into_iter().map(str::to_owned).chain(made).map(String::into_bytes);
+    let unicode = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nX: \xff\xfe\r\n\r\n".to_vec();
+    let answers: Vec<_> = answers.chain([unicode]).collect();
+    let (mut log, writer) = std::io::pipe().unwrap();
+    let access_log = LogOutput::File(Arc::new(File::from(OwnedFd::from(writer))));
+    let mut world = World::with(Settings { access_log, ..settings() });
+    let backend = Backend::default();
+    world.backend("echo", BackendProtocol::Http1, &[backend.listen().await]);
+    let rules = ["/plain", "/other"].into_iter().flat_map(|path| {
+        let added = edit(&[("x-set", "ours")], &[("cookie", "c=3")], &[]);
+        [rule().prefix(path), rule().prefix(&format!("{path}/edited")).filter(Filter::RequestHeaders(added))]
+            .map(|rule| if path == "/other" { rule.request_timeout(60_000) } else { rule })
+    });
+    world.http("*", rules.collect());
+    let all = AccessLog { format: LogFormat::Json, minimum_status: StatusCode::CONTINUE };
+    world.gateways[0].access_log = Some(all);
+    world.apply().await;
+    let mut sender = client(&world).await;
+    let cases = requests.iter().map(|request| (*request, OK.as_bytes()));
+    let cases = cases.chain(
+        ["GET /", "HEAD /", "POST /"]
+            .into_iter()
+            .flat_map(|request| answers.iter().map(move |answer| (request, &**answer))),
+    );
+    for (request, answer) in cases {
+        *backend.answer.lock().unwrap() = answer.to_vec();
+        let case = format!("{request}: {}", answer[..answer.len().min(300)].escape_ascii());
+        let [plain, other] =
+            [send(&mut sender, "plain", request).await, send(&mut sender, "other", request).await];
+        assert_eq!(plain, other, "{case}");
+        let seen = backend.seen();
+        let (plain, other) = seen.split_at(seen.len() / 2);
+        assert_eq!(plain, other, "{case}");
+    }
+    drop(sender);
+    world.proxy.drain().await;
+    let mut lines = String::new();
+    log.read_to_string(&mut lines).unwrap();
+    let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let of = |path: &str| {
+        let lines = lines.iter().filter(|line| line["target"].as_str().unwrap().starts_with(path));
+        lines
+            .map(|line| {
+                ["method", "protocol", "status", "reason", "sent", "complete", "backend", "endpoint"]
+                    .map(|field| line[field].clone())
+            })
+            .collect::<Vec<_>>()
+    };
+    let (plain, other) = (of("/plain"), of("/other"));
+    assert_eq!(plain.len(), other.len());
+    for (plain, other) in plain.iter().zip(&other) {
+        assert_eq!(plain, other);
+    }
+    assert!(plain.len() >= 100, "{}", plain.len());
+}
+
+/// Those that the client gives up meanwhile take nothing with them.
+#[tokio::test]
+async fn responses_wait_for_windows() {
+    const STREAMS: usize = 30;
+    let mut world = World::new();
+    let backend = Backend::default();
+    world.backend("echo", BackendProtocol::Http1, &[backend.listen().await]);
+    world.http("*", vec![rule()]);
+    world.apply().await;
+    // All of one comes with its head; the other one does not.
+    for bytes in [2_000, 9_000] {
+        let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {bytes}\r\n\r\n{}", "y".repeat(bytes));
+        *backend.answer.lock().unwrap() = answer.into_bytes();
+        let stream = TcpStream::connect(world.plain).await.unwrap();
+        let builder = h2::client::Builder::new().initial_window_size(0).to_owned();
+        let (sender, mut connection) = builder.handshake::<_, Bytes>(stream).await.unwrap();
+        let mut sender = sender.ready().await.unwrap();
+        let (open, opened) = tokio::sync::oneshot::channel::<u32>();
+        tokio::spawn(async move {
+            let window = tokio::select! {
+                _ = &mut connection => return,
+                window = opened => window.unwrap(),
+            };
+            connection.set_initial_window_size(window).unwrap();
+            let _ = connection.await;
+        });
+        let mut waiting = Vec::new();
+        for number in 0..STREAMS {
+            let request = Request::get("http://any.test/").body(()).unwrap();
+            sender = sender.ready().await.unwrap();
+            let (response, mut stream) = sender.send_request(request, true).unwrap();
+            let response = timeout(LIMIT, response).await.expect("no head").unwrap();
+            assert_eq!(response.status(), 200);
+            match number % 2 {
+                0 => stream.send_reset(Reason::CANCEL),
+                _ => waiting.push(response),
+            }
+        }
+        open.send(100).unwrap();
+        for response in waiting {
+            let seen = timeout(LIMIT, read(response)).await.expect("it stands still").unwrap();
+            assert_eq!(seen.body.len(), bytes);
+        }
+        let after = send(&mut sender, "", "GET /").await.unwrap();
+        assert_eq!(after.body.len(), bytes);
+    }
+}
