@@ -17,10 +17,12 @@ use portcullis_proxy::{LogOutput, Settings};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::timeout;
 
 use crate::support::rules::{edit, rule};
 use crate::support::settings::settings;
+use crate::support::via::{Client, Via};
 use crate::support::world::World;
 
 const LIMIT: Duration = Duration::from_secs(20);
@@ -304,5 +306,131 @@ async fn responses_wait_for_windows() {
         }
         let after = send(&mut sender, "", "GET /").await.unwrap();
         assert_eq!(after.body.len(), bytes);
+    }
+}
+
+/// A backend that tells what comes, an empty text at the end.
+async fn listening() -> (SocketAddr, UnboundedReceiver<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (events, seen) = unbounded_channel();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut buffer = [0; 4096];
+            loop {
+                let read = stream.read(&mut buffer).await.unwrap_or_default();
+                let _ = events.send(String::from_utf8_lossy(&buffer[..read]).into_owned());
+                if read == 0 {
+                    break;
+                }
+            }
+        }
+    });
+    (address, seen)
+}
+
+/// The body has no end then, and is not to look as if it had: proxies give up requests with
+/// NO_ERROR, too.
+#[tokio::test]
+async fn a_request_that_its_client_resets_is_not_whole() {
+    let (backend, mut seen) = listening().await;
+    let mut world = World::new();
+    world.backend("echo", BackendProtocol::Http1, &[backend]);
+    world.http("*", vec![rule()]);
+    world.apply().await;
+    let mut sender = client(&world).await;
+    let mut next = async || timeout(LIMIT, seen.recv()).await.expect("nothing comes").unwrap();
+    for reason in [Reason::CANCEL, Reason::NO_ERROR, Reason::INTERNAL_ERROR] {
+        let request = Request::post("http://any.test/").body(()).unwrap();
+        let (_response, mut upload) = sender.send_request(request, false).unwrap();
+        upload.send_data(Bytes::from_static(b"half"), false).unwrap();
+        let mut got = String::new();
+        while !got.ends_with("\r\n\r\n4\r\nhalf\r\n") {
+            got += &next().await;
+        }
+        upload.send_reset(reason);
+        assert_eq!(next().await, "", "{reason}");
+    }
+}
+
+/// A backend of HTTP/2 that resets the stream behind a part of its response, or all of it.
+async fn resetting(reason: Reason, rest: Rest) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            tokio::spawn(serve_resetting(stream, reason, rest));
+        }
+    });
+    address
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rest {
+    Nothing,
+    More,
+}
+
+const PREFACE: usize = 24;
+const FRAME: usize = 9;
+const HEADERS: u8 = 1;
+const END_HEADERS: u8 = 4;
+
+/// Frame by frame: a library would not send what is before a reset.
+async fn serve_resetting(mut stream: TcpStream, reason: Reason, rest: Rest) -> std::io::Result<()> {
+    let mut seen = vec![0; PREFACE];
+    stream.read_exact(&mut seen).await?;
+    stream.write_all(b"\0\0\0\x04\0\0\0\0\0").await?;
+    loop {
+        let mut head = [0; FRAME];
+        stream.read_exact(&mut head).await?;
+        let [a, b, c, kind, _, id @ ..] = head;
+        stream.read_exact(&mut vec![0; u32::from_be_bytes([0, a, b, c]) as usize]).await?;
+        if kind != HEADERS {
+            continue;
+        }
+        let ends = u8::from(rest == Rest::Nothing);
+        let code = u32::from(reason).to_be_bytes();
+        let answer = [
+            &[0, 0, 1, HEADERS, END_HEADERS][..],
+            &id,
+            // :status 200
+            &[0x88, 0, 0, 4, 0, ends],
+            &id,
+            &[b'h', b'a', b'l', b'f', 0, 0, 4, 3, 0],
+            &id,
+            &code,
+        ];
+        stream.write_all(&answer.concat()).await?;
+    }
+}
+
+/// "without error" (RFC 9113 section 8.1) a backend may reset the request behind a response that is
+/// complete. Behind a part of one it is no end, by whichever code.
+#[tokio::test]
+async fn a_response_that_its_backend_resets_is_not_whole() {
+    for (reason, rest, expected) in [
+        (Reason::NO_ERROR, Rest::Nothing, Ok("half")),
+        (Reason::NO_ERROR, Rest::More, Err(Reason::INTERNAL_ERROR)),
+        (Reason::CANCEL, Rest::More, Err(Reason::CANCEL)),
+        (Reason::INTERNAL_ERROR, Rest::More, Err(Reason::INTERNAL_ERROR)),
+        (Reason::ENHANCE_YOUR_CALM, Rest::More, Err(Reason::ENHANCE_YOUR_CALM)),
+    ] {
+        let mut world = World::new();
+        world.backend("echo", BackendProtocol::H2c, &[resetting(reason, rest).await]);
+        world.http("*", vec![rule()]);
+        world.apply().await;
+        for begun in [Rest::Nothing, Rest::More] {
+            let request = Request::post("http://any.test/").body(()).unwrap();
+            let (response, _upload) =
+                client(&world).await.send_request(request, begun == Rest::Nothing).unwrap();
+            let response = async { read(response.await?).await };
+            let seen = timeout(LIMIT, response).await.expect("no response");
+            let seen = seen.map(|seen| String::from_utf8(seen.body).unwrap());
+            let seen = seen.map_err(|error: h2::Error| error.reason().unwrap());
+            assert_eq!(seen, expected.map(str::to_owned), "{reason} {rest:?} {begun:?}");
+        }
+        let mut http1 = Client::connect(Via::Http1, world.plain, "any.test").await;
+        assert_eq!(http1.try_send("GET /").await.is_ok(), expected.is_ok(), "{reason} {rest:?}");
     }
 }

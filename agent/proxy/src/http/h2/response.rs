@@ -1,9 +1,7 @@
 //! Responses on their way to the client of a stream: the head as HTTP/2 has it, and the body piece
 //! by piece, as the client has room for it.
 
-use std::error::Error;
 use std::future::poll_fn;
-use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -17,6 +15,8 @@ use http_body::{Body as _, Frame};
 use crate::core::head::{FieldName, FieldsMut, KnownField, content_length};
 use crate::http::body::{Body, BodyError};
 use crate::http::date;
+use crate::upstream::endpoint::UpstreamError;
+use crate::upstream::http2::Http2Error;
 
 /// The part of a message that is yet to come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -146,17 +146,17 @@ fn poll_next(
 }
 
 fn reason(error: &BodyError) -> Reason {
-    let mut cause: Option<&(dyn Error + 'static)> = Some(error);
-    while let Some(error) = cause {
-        if let Some(error) = error.downcast_ref::<h2::Error>() {
-            return error.reason().unwrap_or(Reason::INTERNAL_ERROR);
+    match error {
+        // NO_ERROR would pass for an end.
+        BodyError::Upstream(UpstreamError::Http2(Http2Error::Library(error)))
+            if error.is_reset() && error.is_remote() && error.reason() != Some(Reason::NO_ERROR) =>
+        {
+            error.reason().unwrap_or(Reason::INTERNAL_ERROR)
         }
-        cause = match error.downcast_ref::<io::Error>() {
-            Some(error) => error.get_ref().map(|inner| -> &(dyn Error + 'static) { inner }),
-            None => error.source(),
-        };
+        BodyError::Upstream(_) | BodyError::Encoding(_) | BodyError::Timeout | BodyError::Message => {
+            Reason::INTERNAL_ERROR
+        }
     }
-    Reason::INTERNAL_ERROR
 }
 
 /// Hands a piece over once the client has room for some of it. Room is not asked for before there
