@@ -62,8 +62,8 @@ impl Backend {
         Ok(())
     }
 
-    /// What it got since it was asked last, but for what is another one each time. Fields are in
-    /// order by name.
+    /// The heads that came since this was asked last, without the field that differs each time.
+    /// Fields are in order by name.
     fn seen(&self) -> Vec<String> {
         let heads = std::mem::take(&mut *self.heads.lock().unwrap());
         let normal = |head: String| {
@@ -259,6 +259,24 @@ async fn the_short_way_does_not_show() {
         assert_eq!(plain, other);
     }
     assert!(plain.len() >= 100, "{}", plain.len());
+}
+
+/// "An endpoint MUST NOT generate an HTTP/2 message containing connection-specific header fields"
+/// (RFC 9113 section 8.2.2), and clients take one for malformed.
+#[tokio::test]
+async fn trailers_have_no_fields_of_the_connection() {
+    let mut world = World::new();
+    let backend = Backend::default();
+    world.backend("echo", BackendProtocol::Http1, &[backend.listen().await]);
+    world.http("*", vec![rule()]);
+    world.apply().await;
+    *backend.answer.lock().unwrap() =
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\
+        X-Sum: 1\r\nConnection: close\r\nKeep-Alive: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+            .to_vec();
+    let seen = send(&mut client(&world).await, "", "GET /").await.unwrap();
+    let trailers = seen.trailers.unwrap();
+    assert_eq!((trailers.len(), &trailers["x-sum"]), (1, &"1".parse().unwrap()));
 }
 
 /// Those that the client gives up meanwhile take nothing with them.

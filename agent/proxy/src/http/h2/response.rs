@@ -120,7 +120,9 @@ async fn send_body(mut stream: SendStream<Bytes>, body: Body) -> Result<(), Send
                 }
             }
             Err(frame) => {
-                stream.send_trailers(frame.into_trailers().unwrap_or_default())?;
+                let mut trailers = frame.into_trailers().unwrap_or_default();
+                FieldsMut::remove_if(&mut trailers, is_of_connection);
+                stream.send_trailers(trailers)?;
                 return Ok(());
             }
         }
