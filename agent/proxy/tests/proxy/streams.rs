@@ -371,6 +371,58 @@ async fn a_request_that_its_client_resets_is_not_whole() {
     }
 }
 
+#[tokio::test]
+async fn a_request_does_not_outlive_its_stream_or_its_connection() {
+    let (backend, mut seen) = listening().await;
+    let mut world = World::new();
+    world.backend("echo", BackendProtocol::Http1, &[backend]);
+    world.http("*", vec![rule(), rule().prefix("/other").request_timeout(60_000)]);
+    world.apply().await;
+    let mut next = async || timeout(LIMIT, seen.recv()).await.expect("nothing comes").unwrap();
+    for path in ["plain", "other"] {
+        let mut sender = client(&world).await;
+        let request = || Request::get(format!("http://any.test/{path}")).body(()).unwrap();
+        let (response, mut stream) = sender.send_request(request(), true).unwrap();
+        assert!(next().await.starts_with("GET "));
+        stream.send_reset(Reason::CANCEL);
+        assert_eq!(next().await, "", "{path}: reset");
+        drop((response, stream));
+        let stream = TcpStream::connect(world.plain).await.unwrap();
+        let (sender, connection) = h2::client::handshake(stream).await.unwrap();
+        let connection = tokio::spawn(connection);
+        let (_response, _) = sender.ready().await.unwrap().send_request(request(), true).unwrap();
+        assert!(next().await.starts_with("GET "));
+        connection.abort();
+        assert_eq!(next().await, "", "{path}: closed");
+    }
+}
+
+/// "A server MAY request that the client abort transmission of a request without error by sending
+/// a RST_STREAM with an error code of NO_ERROR after sending a complete response" (RFC 9113 section
+/// 8.1).
+#[tokio::test]
+async fn uploads_end_without_error_behind_a_response() {
+    let mut world = World::new();
+    let backend = Backend::default();
+    *backend.answer.lock().unwrap() = OK.into();
+    world.backend("echo", BackendProtocol::Http1, &[backend.listen().await]);
+    world.http("*", vec![rule().prefix("/failed").fail(500), rule().prefix("/echo")]);
+    world.apply().await;
+    let mut sender = client(&world).await;
+    for (path, status) in [("failed", 500), ("none", 404), ("echo", 200)] {
+        let request = Request::post(format!("http://any.test/{path}")).body(()).unwrap();
+        sender = sender.ready().await.unwrap();
+        let (response, mut upload) = sender.send_request(request, false).unwrap();
+        upload.send_data(Bytes::from(vec![b'x'; 20_000]), false).unwrap();
+        let seen = async { read(response.await.unwrap()).await.unwrap() };
+        assert_eq!(timeout(LIMIT, seen).await.expect("no response").status, status);
+        let reset = std::future::poll_fn(|cx| upload.poll_reset(cx));
+        let reason = timeout(LIMIT, reset).await.expect("the upload may go on");
+        assert_eq!(reason.unwrap(), Reason::NO_ERROR, "{path}");
+    }
+    assert_eq!(send(&mut sender, "echo", "GET /").await.unwrap().status, 200, "windows are not used up");
+}
+
 /// A backend of HTTP/2 that resets the stream behind a part of its response, or all of it.
 async fn resetting(reason: Reason, rest: Rest) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
