@@ -78,6 +78,8 @@ enum State {
     Open,
     /// Nothing more comes.
     Over,
+    /// The same, as the backend has sent all of it.
+    Complete,
 }
 
 /// The list of [`Windows`] that a response is in.
@@ -284,6 +286,16 @@ impl Window {
         self.state.set(State::Over);
         self.left.set(0);
         self.due.set(0);
+    }
+
+    /// The backend has ended the stream.
+    pub(crate) fn complete(&self) {
+        self.close();
+        self.state.set(State::Complete);
+    }
+
+    pub(crate) fn is_complete(&self) -> bool {
+        self.state.get() == State::Complete
     }
 
     /// Another value after every frame that came; `None` if the backend may send none, because the

@@ -31,6 +31,11 @@ impl ClientStream {
         Self { incoming, unread: Bytes::new(), outgoing: StreamWriter::new(outgoing), exchange }
     }
 
+    /// Says that there is no more, unless that has been said.
+    pub(crate) fn end(mut self) {
+        self.outgoing.end();
+    }
+
     /// "RST exceptions are represented with the RST_STREAM frame with the CANCEL error code" (RFC
     /// 8441 section 5).
     pub(crate) fn reset(mut self) {

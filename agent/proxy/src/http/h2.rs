@@ -86,10 +86,11 @@ impl Future for Http2 {
                         connection.graceful_shutdown();
                     }
                     let pings = connection.ping_pong().ok_or(io::ErrorKind::Unsupported)?;
-                    *state = State::Open(connection, KeepAlive::new(pings, client));
+                    *state = State::Open(connection, KeepAlive::new(pings));
                 }
                 State::Open(connection, keep_alive) => {
-                    keep_alive.poll(cx, client)?;
+                    keep_alive.poll(cx, &client.progress)?;
+                    client.wake_at(keep_alive.due());
                     while let Some(accepted) = ready!(connection.poll_accept(cx)) {
                         let (request, respond) = accepted.map_err(io::Error::other)?;
                         let exchange = Exchange::begin(client);

@@ -14,6 +14,7 @@ use crate::http::service::Service;
 use crate::log::record::Record;
 use crate::upstream::attempt::AttemptError;
 use crate::upstream::balance::Preference;
+use crate::upstream::http1::join_cookies;
 use crate::upstream::http1::plain::PlainRequest;
 
 /// Bytes of a usual request head.
@@ -47,6 +48,8 @@ pub(super) fn request(
     let passage = service.router.passage(routed);
     let address = sender::client(fields, passage.proxies, client.peer.ip());
     plan.edit_request(fields, client, passage, None);
+    // Filters may have added one.
+    join_cookies(fields);
     say_length(length, fields);
     let mut bytes = Vec::with_capacity(HEAD);
     write_line(head, plan.target(head).as_ref(), &mut bytes);

@@ -74,9 +74,13 @@ impl Pending {
 }
 
 async fn join_stream(mut client: ClientStream, mut backend: BackendTunnel, idle: Duration) {
-    if tunnel::join(&mut client, &mut backend, idle).await == tunnel::Ending::Broken {
-        client.reset();
-        backend.reset();
+    match tunnel::join(&mut client, &mut backend, idle).await {
+        // A stream that is dropped without its end is reset.
+        tunnel::Ending::Closed => client.end(),
+        tunnel::Ending::Broken => {
+            client.reset();
+            backend.reset();
+        }
     }
 }
 

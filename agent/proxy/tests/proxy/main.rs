@@ -52,6 +52,7 @@ mod sessions;
 mod shared_connections;
 mod spread;
 mod stalled_uploads;
+mod streams;
 #[path = "../support/mod.rs"]
 mod support;
 mod tls;

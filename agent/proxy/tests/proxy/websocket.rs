@@ -19,6 +19,7 @@ use crate::support::client::tls;
 use crate::support::origin::{Origin, serve_raw};
 use crate::support::rules::{RuleSpec, rule};
 use crate::support::settings::settings;
+use crate::support::tls_origin::{Authority, Setup};
 use crate::support::world::World;
 
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -287,6 +288,33 @@ async fn ending() -> (SocketAddr, UnboundedReceiver<Result<usize, ErrorKind>>) {
         }
     });
     (address, ends)
+}
+
+/// As it does over HTTP/1: many that speak TLS end so.
+#[tokio::test]
+async fn a_backend_that_ends_without_close_notify_has_come_to_its_end() {
+    let authority = Authority::new();
+    let acceptor = Setup::new(authority.issue(&["a.example"]), &[]).acceptor();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut world = World::new();
+    let (encryption, endpoint) = (authority.policy("a.example", &[]), listener.local_addr().unwrap());
+    world.encrypted("echo", BackendProtocol::Http1, encryption, &[endpoint]);
+    world.http("*", vec![rule().prefix("/chat"), rule().fail(500)]);
+    world.apply().await;
+    tokio::spawn(async move {
+        let mut stream = acceptor.accept(listener.accept().await.unwrap().0).await.unwrap();
+        let mut seen = Vec::new();
+        while !seen.ends_with(b"\r\n\r\n") {
+            seen.push(stream.read_u8().await.unwrap());
+        }
+        stream.write_all(format!("{SWITCHED}bye").as_bytes()).await.unwrap();
+        stream.flush().await.unwrap();
+    });
+    let mut sender = plain(&world).await;
+    let (response, _upload) = connect(&mut sender, Some("websocket"), "/chat").await;
+    let mut body = response.into_body();
+    assert_eq!(take(&mut body, 3).await, b"bye");
+    ends(&mut body).await;
 }
 
 /// As connections are that are forwarded as they are.

@@ -131,6 +131,10 @@ impl Setup {
         Self { certificate, protocols: protocols.to_vec(), clients: None, is_http2: false }
     }
 
+    pub fn acceptor(&self) -> TlsAcceptor {
+        TlsAcceptor::from(Arc::new(self.config()))
+    }
+
     fn config(&self) -> ServerConfig {
         let builder = ServerConfig::builder();
         let builder = match &self.clients {
@@ -155,7 +159,7 @@ impl TlsOrigin {
     pub async fn new(setup: Setup) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let acceptor = TlsAcceptor::from(Arc::new(setup.config()));
+        let acceptor = setup.acceptor();
         let (requests, handshakes) = (Count::default(), Arc::<Mutex<Vec<Seen>>>::default());
         let (counted, noted) = (requests.clone(), handshakes.clone());
         let task = tokio::spawn(async move {

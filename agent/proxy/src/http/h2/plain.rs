@@ -14,7 +14,7 @@ use crate::client::exchange::Exchange;
 use crate::client::progress::Awaited;
 use crate::core::head::spans::Spans;
 use crate::http::body::{self, Body, Content};
-use crate::http::h2::response::{self, Rest, SendError, begin, send_body, send_data};
+use crate::http::h2::response::{self, Rest, SendError, begin, send_complete, send_data};
 use crate::http::plain;
 use crate::http::plan::ForwardPlan;
 use crate::http::router::Routed;
@@ -22,7 +22,7 @@ use crate::http::service::{Response, Service};
 use crate::log::record::Record;
 use crate::upstream::attempt::AttemptError;
 use crate::upstream::http1::plain::PlainResponse;
-use crate::upstream::http1::{BodyLength, HeadError, join_cookies};
+use crate::upstream::http1::{BodyLength, HeadError};
 use crate::upstream::plain::{self as upstream, PlainAnswer};
 use crate::upstream::request::READ_AHEAD_OF_STREAM;
 
@@ -51,7 +51,6 @@ pub(super) async fn answer(
     service: &Service,
 ) -> Result<PlainStream, Box<Response>> {
     let mut fields = Spans::of(&head.headers);
-    join_cookies(&mut fields);
     let asking = plain::Asking { head, length: 0, read_ahead: READ_AHEAD_OF_STREAM };
     let (request, preference) = plain::request(asking, &mut fields, (plan, routed), client, service);
     drop(fields);
@@ -105,10 +104,7 @@ impl PlainStream {
     pub(super) async fn send(self, respond: &mut SendResponse<Bytes>) -> Result<(), SendError> {
         let Self { head, content } = self;
         match content {
-            PlainContent::Body(body) => {
-                let stream = begin(respond, head, Rest::More)?;
-                Box::pin(send_body(stream, *body)).await
-            }
+            PlainContent::Body(body) => Box::pin(send_complete(respond, head, *body)).await,
             PlainContent::Whole { bytes, mut exchange, mut record } => {
                 exchange.wait(Awaited::Client);
                 if let Some(record) = &mut record {

@@ -1,9 +1,7 @@
 //! Responses on their way to the client of a stream: the head as HTTP/2 has it, and the body piece
 //! by piece, as the client has room for it.
 
-use std::error::Error;
 use std::future::poll_fn;
-use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -17,6 +15,8 @@ use http_body::{Body as _, Frame};
 use crate::core::head::{FieldName, FieldsMut, KnownField, content_length};
 use crate::http::body::{Body, BodyError};
 use crate::http::date;
+use crate::upstream::endpoint::UpstreamError;
+use crate::upstream::http2::Http2Error;
 
 /// The part of a message that is yet to come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,15 +89,25 @@ pub(super) async fn send(
 ) -> Result<(), SendError> {
     let (mut parts, body) = response.into_parts();
     complete(&mut parts.headers, parts.status, body.size_hint().exact());
+    send_complete(respond, (parts.status, parts.headers), body).await
+}
+
+/// The same of one that is complete. Without a body it ends with its head: after HEAD, and with
+/// 304, the length that it announces is not that of what follows, which some clients hold it to.
+pub(super) async fn send_complete(
+    respond: &mut SendResponse<Bytes>,
+    head: (StatusCode, HeaderMap),
+    body: Body,
+) -> Result<(), SendError> {
     let rest = if body.is_end_stream() { Rest::Nothing } else { Rest::More };
-    let stream = begin(respond, (parts.status, parts.headers), rest)?;
+    let stream = begin(respond, head, rest)?;
     match rest {
         Rest::Nothing => Ok(()),
         Rest::More => send_body(stream, body).await,
     }
 }
 
-pub(super) async fn send_body(mut stream: SendStream<Bytes>, body: Body) -> Result<(), SendError> {
+async fn send_body(mut stream: SendStream<Bytes>, body: Body) -> Result<(), SendError> {
     let mut body = std::pin::pin!(body);
     while !body.is_end_stream() {
         let Some(frame) = poll_fn(|cx| poll_next(&mut stream, body.as_mut(), cx)).await? else { break };
@@ -110,7 +120,9 @@ pub(super) async fn send_body(mut stream: SendStream<Bytes>, body: Body) -> Resu
                 }
             }
             Err(frame) => {
-                stream.send_trailers(frame.into_trailers().unwrap_or_default())?;
+                let mut trailers = frame.into_trailers().unwrap_or_default();
+                FieldsMut::remove_if(&mut trailers, is_of_connection);
+                stream.send_trailers(trailers)?;
                 return Ok(());
             }
         }
@@ -136,17 +148,17 @@ fn poll_next(
 }
 
 fn reason(error: &BodyError) -> Reason {
-    let mut cause: Option<&(dyn Error + 'static)> = Some(error);
-    while let Some(error) = cause {
-        if let Some(error) = error.downcast_ref::<h2::Error>() {
-            return error.reason().unwrap_or(Reason::INTERNAL_ERROR);
+    match error {
+        // NO_ERROR would pass for an end.
+        BodyError::Upstream(UpstreamError::Http2(Http2Error::Library(error)))
+            if error.is_reset() && error.is_remote() && error.reason() != Some(Reason::NO_ERROR) =>
+        {
+            error.reason().unwrap_or(Reason::INTERNAL_ERROR)
         }
-        cause = match error.downcast_ref::<io::Error>() {
-            Some(error) => error.get_ref().map(|inner| -> &(dyn Error + 'static) { inner }),
-            None => error.source(),
-        };
+        BodyError::Upstream(_) | BodyError::Encoding(_) | BodyError::Timeout | BodyError::Message => {
+            Reason::INTERNAL_ERROR
+        }
     }
-    Reason::INTERNAL_ERROR
 }
 
 /// Hands a piece over once the client has room for some of it. Room is not asked for before there

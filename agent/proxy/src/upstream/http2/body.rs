@@ -169,8 +169,12 @@ impl Http2Body {
             End::Complete => Poll::Ready(None),
             // "a server MAY request that the client abort transmission of a request without error
             // by sending a RST_STREAM with an error code of NO_ERROR after sending a complete
-            // response" (RFC 9113 section 8.1).
-            End::Broken(error) if error.reason() == Some(Reason::NO_ERROR) => Poll::Ready(None),
+            // response" (RFC 9113 section 8.1). Proxies break others off with it, too.
+            End::Broken(error)
+                if error.reason() == Some(Reason::NO_ERROR) && self.metering.window().is_complete() =>
+            {
+                Poll::Ready(None)
+            }
             End::Broken(error) => Poll::Ready(Some(Err(error))),
         }
     }

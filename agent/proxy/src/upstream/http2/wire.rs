@@ -457,10 +457,10 @@ impl Flow {
                 if self.touched.last() != Some(&head.stream) {
                     self.touched.push(head.stream);
                 }
-                if head.kind == RST_STREAM
-                    || matches!(head.kind, DATA | HEADERS) && head.flags & END_STREAM != 0
-                {
+                if head.kind == RST_STREAM {
                     self.windows.remove(&head.stream).into_iter().for_each(|window| window.close());
+                } else if head.kind != CONTINUATION && head.flags & END_STREAM != 0 {
+                    self.windows.remove(&head.stream).into_iter().for_each(|window| window.complete());
                 }
             }
             _ => {}

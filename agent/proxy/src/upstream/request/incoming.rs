@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
 
 use bytes::Bytes;
-use h2::{Reason, RecvStream};
+use h2::RecvStream;
 use http_body::{Body as _, Frame, SizeHint};
 use hyper::body::Incoming;
 
@@ -106,17 +106,16 @@ impl StreamBody {
         Self { incoming, left, is_all_data: false }
     }
 
+    /// A reset is no end, whatever its reason: proxies give up requests with NO_ERROR, too.
     fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, h2::Error>>> {
         if !self.is_all_data
             && let Some(data) = ready!(self.incoming.poll_data(cx))
         {
-            return Poll::Ready(
-                data.map(|data| self.taken(data)).map_or_else(end_of, |frame| Some(Ok(frame))),
-            );
+            return Poll::Ready(Some(data.map(|data| self.taken(data))));
         }
         self.is_all_data = true;
         let trailers = ready!(self.incoming.poll_trailers(cx));
-        Poll::Ready(trailers.map_or_else(end_of, |trailers| Some(Ok(Frame::trailers(trailers?)))))
+        Poll::Ready(trailers.map(|trailers| trailers.map(Frame::trailers)).transpose())
     }
 
     /// The client may send as much again. A stream that is gone needs no room.
@@ -125,11 +124,6 @@ impl StreamBody {
         self.left = self.left.map(|left| left.saturating_sub(data.len() as u64));
         Frame::data(data)
     }
-}
-
-/// A reset with NO_ERROR asks to stop reading, and is no failure (RFC 9113 section 8.1).
-fn end_of(error: h2::Error) -> Option<Result<Frame<Bytes>, h2::Error>> {
-    (error.reason() != Some(Reason::NO_ERROR)).then_some(Err(error))
 }
 
 // === impl Feed ===
