@@ -1,5 +1,5 @@
 //! `cargo xtask bench idle`: connections that have had a request and wait for the next one. Measured
-//! is the memory that each takes of a proxy, and how much of that is given back once they are gone.
+//! is the memory that each takes of a proxy, and how much of it is given back once they are gone.
 
 use std::net::IpAddr;
 use std::path::Path;
