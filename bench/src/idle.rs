@@ -1,5 +1,6 @@
-//! `cargo xtask bench idle`: connections that have had a request and wait for the next one. Measured
-//! is the memory that each takes of a proxy, and how much of it is given back once they are gone.
+//! `cargo xtask bench idle`: connections that have had a request and wait for the next one.
+//! Measured is the memory that each takes of a proxy, and how much of it is given back once they
+//! are gone.
 
 use std::net::IpAddr;
 use std::path::Path;
