@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 
 use super::client::{Client, Target};
 use super::peers::{self, Build, Peer};
-use super::process::memory;
+use super::process::own_memory;
 use super::report::machine;
 use super::site::{ONE, Site, Size};
 use super::{backend, document};
@@ -46,7 +46,7 @@ enum Kind {
     Http2,
 }
 
-/// Resident memory of a proxy in MB.
+/// Resident memory of a proxy in MB, without the pages of its program.
 struct Seen {
     /// Before the first connection.
     idle: f64,
@@ -61,8 +61,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
     let _backend = backend::start(scratch.path())?;
     let site = Site::create(Size::Small, &scratch.path().join("site"))?;
     let mut text = format!("{}; {} connections of each kind.\n\n", machine(), args.connections);
-    text +=
-        "| | RSS MB before | HTTP/1.1: KiB each | given back | HTTPS | given back | HTTP/2 | given back |\n";
+    text += "| | MB before | HTTP/1.1: KiB each | given back | HTTPS | given back | HTTP/2 | given back |\n";
     text += "|---|---|---|---|---|---|---|---|\n";
     for peer in &peers {
         println!("bench: {}", peer.name());
@@ -92,16 +91,16 @@ fn measure(peer: &dyn Peer, kind: Kind, site: &Site, directory: &Path, connectio
     let running = peers::serve(peer, site, directory)?;
     let address: IpAddr = peer.address().parse()?;
     let target = Target { address, authority: &site.authority };
-    let idle = memory(running.pid())?;
+    let idle = own_memory(running.pid())?;
     drop(open(kind, target, WARM_UP)?);
     thread::sleep(SETTLE);
-    let before = memory(running.pid())?;
+    let before = own_memory(running.pid())?;
     let clients = open(kind, target, connections)?;
     thread::sleep(SETTLE);
-    let open = memory(running.pid())?;
+    let open = own_memory(running.pid())?;
     drop(clients);
     thread::sleep(DECAY);
-    Ok(Seen { idle, before, open, after: memory(running.pid())? })
+    Ok(Seen { idle, before, open, after: own_memory(running.pid())? })
 }
 
 /// Connections that have had an answer.

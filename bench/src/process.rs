@@ -69,6 +69,11 @@ pub(super) fn memory(pid: u32) -> Result<f64> {
     megabytes(pid, "VmRSS:")
 }
 
+/// Resident memory in MB that is the process's alone: its program's file is not.
+pub(super) fn own_memory(pid: u32) -> Result<f64> {
+    megabytes(pid, "RssAnon:")
+}
+
 /// The most it ever was.
 pub(super) fn peak_memory(pid: u32) -> Result<f64> {
     megabytes(pid, "VmHWM:")

@@ -32,7 +32,7 @@ impl Report {
         let versions = versions.collect::<Result<Vec<_>>>()?.join(", ");
         let date = command::ask("date", &["-u", "+%F"]).unwrap_or_default();
         let names = peers.iter().map(|peer| peer.name()).collect();
-        let heading = format!("{}; {versions}.\n", machine());
+        let heading = format!("{};\n{versions}.\n", machine());
         Ok(Self { names, heading, date, rounds, measured: Vec::new() })
     }
 
@@ -135,7 +135,7 @@ impl Report {
     fn match_cost(&self, many: &Measured) -> String {
         let Some(one) = self.measured("routes-one") else { return String::new() };
         let mut text =
-            "\nCPU per request of 10,000 routes ÷ of 1, in the same process (1.00 = flat): ".to_owned();
+            "\nCPU per request of 10,000 routes ÷ of 1, in the same process (1.00 = flat):\n".to_owned();
         for (proxy, name) in self.names.iter().enumerate() {
             let cost = many.against(one, proxy, |sample| sample.cpu).median;
             let separator = if proxy == 0 { "" } else { ", " };
