@@ -95,8 +95,7 @@ impl Future for Http2 {
                         let (request, respond) = accepted.map_err(io::Error::other)?;
                         let exchange = Exchange::begin(client);
                         let (client, service) = (client.clone(), service.clone());
-                        // Boxed: a task moves its future several times before it begins.
-                        spawn_local(Box::pin(stream::serve(request, respond, exchange, client, service)));
+                        spawn_local(stream::serve(request, respond, exchange, client, service));
                     }
                     return Poll::Ready(Ok(()));
                 }

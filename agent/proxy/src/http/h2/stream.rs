@@ -29,30 +29,33 @@ enum Answer {
     Response(Box<Response>),
 }
 
-/// Answers the request, unless the client resets its stream before.
-pub(super) async fn serve(
+/// Answers the request, unless the client resets its stream before. In a box, which a task moves
+/// several times before it begins. What leads to the answer is in one of its own: it is gone while
+/// a client takes its time for a body.
+pub(super) fn serve(
     request: Request<RecvStream>,
     mut respond: SendResponse<Bytes>,
     exchange: Exchange,
     client: Rc<Client>,
     service: Rc<Service>,
-) {
+) -> Pin<Box<dyn Future<Output = ()>>> {
     let (parts, incoming) = request.into_parts();
     if parts.method == Method::CONNECT {
-        // Boxed: such requests are rare.
-        let sent = Box::pin(connect(parts, incoming, respond, exchange, &client, &service)).await;
-        return note(&client, sent);
+        return Box::pin(async move {
+            note(&client, connect(parts, incoming, respond, exchange, &client, &service).await);
+        });
     }
-    let answer = {
-        let answering = pin!(answer(parts, incoming, exchange, &client, &service));
-        wanted(&mut respond, answering).await
-    };
-    let sent = match answer {
-        None => return,
-        Some(Answer::Plain(plain)) => plain.send(&mut respond).await,
-        Some(Answer::Response(answer)) => Box::pin(response::send(&mut respond, *answer)).await,
-    };
-    note(&client, sent);
+    let mut answering = Box::pin(answer(parts, incoming, exchange, client.clone(), service));
+    Box::pin(async move {
+        let answered = wanted(&mut respond, answering.as_mut()).await;
+        drop(answering);
+        let sent = match answered {
+            None => return,
+            Some(Answer::Plain(plain)) => plain.send(&mut respond).await,
+            Some(Answer::Response(answer)) => Box::pin(response::send(&mut respond, *answer)).await,
+        };
+        note(&client, sent);
+    })
 }
 
 fn note(client: &Client, sent: Result<(), SendError>) {
@@ -77,16 +80,16 @@ async fn answer(
     parts: Parts,
     incoming: RecvStream,
     exchange: Exchange,
-    client: &Rc<Client>,
-    service: &Service,
+    client: Rc<Client>,
+    service: Rc<Service>,
 ) -> Answer {
     let current = service.snapshot.load();
-    let mut routed = service.router.route(&current, client, &parts);
+    let mut routed = service.router.route(&current, &client, &parts);
     if let Decision::Forward(plan) = &routed.decision
         && incoming.is_end_stream()
-        && is_plain(plan, &routed, service)
+        && is_plain(plan, &routed, &service)
     {
-        return match plain::answer(&parts, exchange, (plan, &routed), client, service).await {
+        return match plain::answer(&parts, exchange, (plan, &routed), &client, &service).await {
             Ok(plain) => Answer::Plain(plain),
             Err(response) => Answer::Response(response),
         };
@@ -96,7 +99,7 @@ async fn answer(
     let upload = Upload::new(body, client.limits().body_bytes, &client.progress.untaken);
     let outgoing = Outgoing::of(Request::from_parts(parts, upload), &client.windows);
     // Boxed: most requests are plain, and have no room for it.
-    let responding = Box::pin(service.respond_to(client, exchange, outgoing, &mut routed));
+    let responding = Box::pin(service.respond_to(&client, exchange, outgoing, &mut routed));
     Answer::Response(Box::new(responding.await))
 }
 
