@@ -22,8 +22,8 @@ pub(crate) fn prepare(node: Node) -> Result<()> {
     let (own, own_ipv6) = (node.address(), node.ipv6_address());
     ip(&["link", "set", "lo", "up"])?;
     ip(&["address", "add", &format!("{own}/32"), "dev", "lo"])?;
-    // At once: the kernel takes a moment to find that nothing else can have it there, and until then
-    // it is no source of a route.
+    // At once: the kernel takes a moment to find that nothing else can have it there, and until
+    // then it is no source of a route.
     ip(&["address", "add", &format!("{own_ipv6}/128"), "dev", "lo", "nodad"])?;
     // kube-proxy rewrites a Service's address on the way out; there must be a way out to start on.
     let [services, ipv6_services] = node::SERVICES;
