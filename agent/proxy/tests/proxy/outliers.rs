@@ -43,27 +43,27 @@ async fn an_endpoint_that_answers_500_is_ejected_for_all_cores_and_comes_back() 
     assert_eq!(stats(&world).await.out, [(bad.address(), "ejected")]);
     let before = bad.requests();
     assert!((3..=8).contains(&before), "cores count together: {before}");
+    // On a machine that is busy its time may be over meanwhile: each request that it gets then has
+    // it ejected anew.
+    let mut failed = 0;
     for via in BOTH_CORES {
         for _ in 0..10 {
-            assert_eq!(world.send(via, "GET /").await.status, 200);
+            failed += usize::from(world.send(via, "GET /").await.status != 200);
         }
     }
-    let now = stats(&world).await;
-    // A machine that is busy may have taken so long that its time was over.
-    if now.ejections == 1 && now.out == [(bad.address(), "ejected")] {
-        assert_eq!(bad.requests(), before);
-    }
+    assert_eq!(bad.requests(), before + failed);
+    assert_eq!(stats(&world).await.ejections, 1 + failed as u64);
     // One request finds that it still fails; then another that it no longer does.
     eventually("another ejection", async || {
         world.send(Via::Http1, "GET /").await;
-        stats(&world).await.ejections > 1
+        stats(&world).await.ejections > 1 + failed as u64
     })
     .await;
-    assert_eq!(bad.requests(), before + 1);
+    assert_eq!(bad.requests(), before + failed + 1);
     bad.answer(200);
     eventually("requests again", async || {
         world.send(Via::Http1Tls, "GET /").await;
-        bad.requests() > before + 5
+        bad.requests() > before + failed + 5
     })
     .await;
     assert_eq!(stats(&world).await.out, []);
