@@ -13,7 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use portcullis_model::{FrontendKey, SpeaksFirst};
-use portcullis_node::{CoreSockets, Datapath, Interfaces, Options};
+use portcullis_node::{CoreSockets, Datapath, Interfaces, Options, Unavailable};
 use rustix::mount::{MountFlags, MountPropagationFlags};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags};
 use socket2::{Domain, SockRef, Socket, Type};
@@ -41,8 +41,16 @@ pub(crate) fn options(pin_dir: &Path) -> Options {
     Options { pin_dir: pin_dir.to_owned(), interfaces: Interfaces::None, ..Options::default() }
 }
 
+/// Opens what no other agent uses. A command that another test has just begun may still have a
+/// copy of the last agent's lock, until it is executed.
 pub(crate) fn open(options: &Options) -> Datapath {
-    Datapath::open(options).unwrap_or_else(|error| panic!("{error}"))
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        match Datapath::open(options) {
+            Err(Unavailable::InUse { .. }) if Instant::now() < deadline => thread::yield_now(),
+            opened => return opened.unwrap_or_else(|error| panic!("{error}")),
+        }
+    }
 }
 
 /// A client in a namespace of its own, on the other end of a veth pair. It sends everything to the
