@@ -160,6 +160,14 @@ pub(crate) struct RunArgs {
     /// The code that reads requests of HTTP/1 and writes their responses
     #[arg(long, value_enum, default_value_t, env = "PORTCULLIS_HTTP1")]
     pub http1: Http1Choice,
+    /// Durations to measure, as histograms by listener, route and backend; repeat for several, or
+    /// "none"
+    #[arg(long, value_name = "BY", value_enum, default_values_t = DurationsBy::DEFAULT, env = "PORTCULLIS_DURATIONS_BY", value_delimiter = ',')]
+    pub durations_by: Vec<DurationsBy>,
+    /// Listeners that have histograms of their own; as many routes, and backends. All others of a
+    /// kind share one
+    #[arg(long, value_name = "N", default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=1 << 20), env = "PORTCULLIS_DURATION_SERIES")]
+    pub duration_series: u32,
     /// Connections of TCP listeners and datagrams of UDP listeners in the kernel, where nothing
     /// needs user space
     #[arg(long, value_enum, default_value_t, env = "PORTCULLIS_FORWARDING")]
@@ -389,6 +397,18 @@ pub(crate) enum Http1Choice {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum DurationsBy {
+    /// Of requests and TLS handshakes
+    Listener,
+    /// Of requests
+    Route,
+    /// Of the responses of backends
+    Backend,
+    /// Of nothing
+    None,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ArpChoice {
     /// They are announced by a load balancer, or routed to
     Ignore,
@@ -432,6 +452,12 @@ fn via_name(name: &str) -> Result<String, String> {
         return Err("not a token: letters, digits, - . _ and the like".to_owned());
     }
     Ok(name.to_owned())
+}
+
+// === impl DurationsBy ===
+
+impl DurationsBy {
+    const DEFAULT: [Self; 3] = [Self::Listener, Self::Route, Self::Backend];
 }
 
 // === impl RunArgs ===

@@ -19,6 +19,7 @@ mod offline;
 mod output;
 mod panics;
 mod plane;
+mod process;
 mod ready;
 mod run;
 mod scrape;

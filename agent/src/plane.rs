@@ -19,11 +19,11 @@ use portcullis_node::{
     Choice, CoreSockets, ForwardingSettings, Interfaces, KernelLog, Node, Tended, Wanted, own_addresses,
     reachable_addresses,
 };
-use portcullis_proxy::{Http1, L4, MinimumRate, Proxy, Reason, SocketMode, Sockets, Stats};
+use portcullis_proxy::{Http1, L4, Measure, MinimumRate, Proxy, Reason, SocketMode, Sockets, Stats};
 use tokio::sync::{Notify, OwnedMutexGuard, watch};
 use tokio::task::JoinSet;
 
-use crate::cli::{DatapathChoice, ForwardingChoice, Http1Choice, RunArgs};
+use crate::cli::{DatapathChoice, DurationsBy, ForwardingChoice, Http1Choice, RunArgs};
 use crate::forwarding::{Abilities, Mechanism, Why, forwarding, listeners, moves};
 use crate::hand_over::predecessor::{Predecessor, Silence};
 use crate::hand_over::successor::Incumbent;
@@ -476,6 +476,13 @@ fn proxy_settings(args: &RunArgs, node: &Node) -> portcullis_proxy::Settings {
     settings.minimum_rate = MinimumRate {
         bytes_per_second: args.minimum_rate,
         grace: Duration::from_secs(args.minimum_rate_grace.into()),
+    };
+    let measures = |by| args.durations_by.contains(&by);
+    settings.measure = Measure {
+        listeners: measures(DurationsBy::Listener),
+        routes: measures(DurationsBy::Route),
+        backends: measures(DurationsBy::Backend),
+        series: args.duration_series as usize,
     };
     settings.http1 = match args.http1 {
         Http1Choice::Own => Http1::Own,

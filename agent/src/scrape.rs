@@ -2,22 +2,26 @@
 //! here.
 
 use std::collections::BTreeMap;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use portcullis_control::applier::State;
 use portcullis_inspect::{
-    Agent, BackendTraffic, BudgetTraffic, Cluster, Configuration, ForwardedTraffic, Forwarding,
-    GatewayTraffic, KeySetTraffic, ListenerTraffic, Metrics, Traffic,
+    Agent, BackendTraffic, BudgetTraffic, Cluster, Configuration, Durations, ForwardedTraffic, Forwarding,
+    GatewayTraffic, Histogram, KeySetTraffic, ListenerDurations, ListenerTraffic, Metrics, Requests,
+    RouteSeries, Traffic,
 };
 use portcullis_model::BudgetOwner;
 use portcullis_node::{BudgetUse, Coverage};
-use portcullis_proxy::{BackendStats, BudgetStats, Forwarded, KeySetStats, NotAdmitted, Stats};
+use portcullis_proxy::{
+    BackendStats, BudgetStats, DurationStats, Forwarded, KeySetStats, NotAdmitted, RequestStats, Stats,
+};
 
 use crate::cluster::Membership;
 use crate::expiry::expiries;
 use crate::forwarding::Mechanism;
 use crate::panics;
 use crate::plane::Plane;
+use crate::process;
 use crate::serving::{self, Served};
 
 pub(crate) async fn metrics(state: &State, plane: &Plane, membership: Option<&Membership>) -> Metrics {
@@ -25,7 +29,9 @@ pub(crate) async fn metrics(state: &State, plane: &Plane, membership: Option<&Me
     let verdicts = plane.node.counters().into_iter().map(|(reason, count)| (reason.label(), count));
     let served = plane.served();
     let enforced = serving::places(&served, |frontend, name| plane.node.enforcement(frontend, name));
-    let mut traffic = traffic(plane.stats().await);
+    let mut stats = plane.stats().await;
+    let durations = durations(std::mem::take(&mut stats.durations));
+    let mut traffic = traffic(stats);
     add_kernels(&mut traffic.budgets, plane.node.budgets());
     Metrics {
         agent: Agent {
@@ -34,7 +40,9 @@ pub(crate) async fn metrics(state: &State, plane: &Plane, membership: Option<&Me
             without_programs: plane.node.without_programs(),
             panics: panics::survived(),
         },
+        process: process::this(),
         traffic,
+        durations,
         certificate_expiries: expiries(&served.snapshot).into_iter().collect(),
         verdicts: verdicts.collect(),
         unguarded: missing(plane.node.guard_coverage()),
@@ -92,6 +100,38 @@ fn traffic(stats: Stats) -> Traffic {
         checked_endpoints: stats.checked_endpoints,
         key_sets: stats.key_sets.into_iter().map(|(set, stats)| (set, key_set(stats))).collect(),
     }
+}
+
+fn durations(stats: DurationStats) -> Durations {
+    let listeners = stats.listeners.into_iter().map(|(id, stats)| {
+        let (requests, handshakes) = (histogram(&stats.requests), histogram(&stats.handshakes));
+        (id, ListenerDurations { requests, handshakes })
+    });
+    let routes = stats.routes.into_iter().map(|(name, stats)| {
+        let route = name.map(|name| RouteSeries {
+            kind: name.kind,
+            route: (*name.route).clone(),
+            parent: name.parent.as_deref().cloned(),
+        });
+        (route, requests(&stats))
+    });
+    let backends = stats.backends.into_iter().map(|(name, stats)| (name, requests(&stats)));
+    Durations {
+        listeners: listeners.collect(),
+        routes: routes.collect(),
+        backends: backends.collect(),
+        limit: stats.limit,
+    }
+}
+
+fn requests(stats: &RequestStats) -> Requests {
+    Requests { requests: stats.requests, durations: histogram(&stats.durations) }
+}
+
+fn histogram(stats: &portcullis_proxy::Histogram) -> Histogram {
+    let bounds = portcullis_proxy::Histogram::BOUNDS.iter().map(Duration::as_secs_f64);
+    let buckets = bounds.chain([f64::INFINITY]).zip(stats.buckets);
+    Histogram { buckets: buckets.collect(), sum: stats.sum }
 }
 
 fn key_set(stats: KeySetStats) -> KeySetTraffic {

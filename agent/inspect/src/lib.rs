@@ -22,8 +22,9 @@ pub use dump::{dump, dump_served, dump_snapshot};
 pub use explain::request::{EarlyAnswer, Question, QuestionError, ReadPart, Reading};
 pub use explain::{Explanation, Outcome, explain};
 pub use metrics::{
-    Agent, BackendTraffic, BudgetTraffic, Cluster, Configuration, ForwardedTraffic, Forwarding,
-    GatewayTraffic, KeySetTraffic, ListenerTraffic, Metrics, MetricsFormat, Traffic, metrics,
+    Agent, BackendTraffic, BudgetTraffic, Cluster, Configuration, Durations, ForwardedTraffic, Forwarding,
+    GatewayTraffic, Histogram, KeySetTraffic, ListenerDurations, ListenerTraffic, Metrics, MetricsFormat,
+    Process, Requests, RouteSeries, Traffic, metrics,
 };
 pub use readiness::{Progress, problems, served_frontends};
 pub use routes::routes;

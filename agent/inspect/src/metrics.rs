@@ -3,8 +3,10 @@
 //! Nothing is counted here: a scrape is given what data plane, kernel and control side know.
 
 mod backends;
+mod durations;
 mod key_sets;
 mod labels;
+mod process;
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -24,11 +26,16 @@ use labels::{
     listener_labels, request_labels, with_reason,
 };
 
+pub use durations::{Durations, Histogram, ListenerDurations, Requests, RouteSeries};
+pub use process::Process;
+
 /// All that a scrape shows.
 #[derive(Debug)]
 pub struct Metrics {
     pub agent: Agent,
+    pub process: Process,
     pub traffic: Traffic,
+    pub durations: Durations,
     /// The earliest end of a certificate that a listener serves, in seconds since 1970.
     pub certificate_expiries: Vec<(ListenerId, i64)>,
     /// Packets and connections, by the label of the kernel programs' verdict; empty without them.
@@ -278,7 +285,9 @@ fn prometheus_text(open: &str) -> String {
 fn open_metrics(metrics: &Metrics) -> String {
     let mut registry = Registry::default();
     agent(&mut registry, &metrics.agent);
+    process::register(&mut registry, &metrics.process);
     requests(&mut registry, &metrics.traffic);
+    durations::register(&mut registry, &metrics.durations);
     certificates(&mut registry, &metrics.certificate_expiries);
     connections(&mut registry, &metrics.traffic);
     forwarded(&mut registry, &metrics.traffic);

@@ -19,6 +19,37 @@ fn everything() -> Metrics {
             without_programs: Some("capabilities"),
             panics: 0,
         },
+        process: Process {
+            cpu: Duration::from_millis(1500),
+            resident: 26,
+            open_descriptors: 27,
+            ..Process::default()
+        },
+        durations: Durations {
+            listeners: vec![
+                (
+                    Some(listener.clone()),
+                    ListenerDurations { requests: histogram([28, 0, 2]), handshakes: histogram([0, 3, 0]) },
+                ),
+                (None, ListenerDurations { requests: histogram([1, 0, 0]), ..Default::default() }),
+            ],
+            routes: vec![(
+                Some(RouteSeries {
+                    kind: "HTTPRoute",
+                    route: ObjectName::new("shop", "cart"),
+                    parent: Some(ObjectName::new("infra", "edge")),
+                }),
+                Requests { requests: [0, 0, 4, 0, 0, 1], durations: histogram([5, 0, 0]) },
+            )],
+            backends: vec![
+                (
+                    Some(BackendName("app/web:80".into())),
+                    Requests { requests: [2, 0, 4, 0, 0, 0], durations: histogram([0, 0, 6]) },
+                ),
+                (None, Requests::default()),
+            ],
+            limit: 29,
+        },
         traffic: Traffic {
             gateways: vec![(
                 gateway,
@@ -97,13 +128,37 @@ fn everything() -> Metrics {
     }
 }
 
+fn histogram(counts: [u64; 3]) -> Histogram {
+    let bounds = [0.5, 1.0, f64::INFINITY];
+    Histogram { buckets: bounds.into_iter().zip(counts).collect(), sum: Duration::from_millis(250) }
+}
+
 #[test]
 fn everything_given_is_shown() {
     let text = metrics(&everything(), MetricsFormat::Text);
     let listener = "gateway=\"infra/web\",parent_kind=\"ListenerSet\",parent=\"shop/shop\",listener=\"http\"";
+    let route = "route_kind=\"HTTPRoute\",route=\"shop/cart\",parent_route=\"infra/edge\"";
     let budget = "parent_kind=\"Gateway\",parent=\"infra/web\",listener=\"\"";
     for line in [
         "portcullis_agent_info{version=\"1.2.3\",datapath=\"ebpf\"} 1".to_owned(),
+        "process_cpu_seconds_total 1.5".to_owned(),
+        "process_resident_memory_bytes 26".to_owned(),
+        "process_open_fds 27".to_owned(),
+        format!("http_server_request_duration_seconds_bucket{{le=\"0.5\",{listener}}} 28"),
+        format!("http_server_request_duration_seconds_bucket{{le=\"1.0\",{listener}}} 28"),
+        format!("http_server_request_duration_seconds_bucket{{le=\"+Inf\",{listener}}} 30"),
+        format!("http_server_request_duration_seconds_count{{{listener}}} 30"),
+        format!("http_server_request_duration_seconds_sum{{{listener}}} 0.25"),
+        "http_server_request_duration_seconds_count{gateway=\"other\",parent_kind=\"\",parent=\"\",\
+         listener=\"\"} 1"
+            .to_owned(),
+        format!("tls_server_handshake_duration_seconds_count{{{listener}}} 3"),
+        format!("portcullis_route_requests_total{{{route},http_response_status_class=\"5xx\"}} 1"),
+        format!("portcullis_route_request_duration_seconds_count{{{route}}} 5"),
+        "http_client_requests_total{backend=\"app/web:80\",http_response_status_class=\"none\"} 2".to_owned(),
+        "http_client_request_duration_seconds_count{backend=\"app/web:80\"} 6".to_owned(),
+        "portcullis_duration_series{of=\"backend\"} 1".to_owned(),
+        "portcullis_duration_series_limit 29".to_owned(),
         format!("http_server_requests_total{{{listener},http_response_status_class=\"2xx\"}} 7"),
         format!("tls_server_connections_total{{{listener}}} 2"),
         format!("tls_certificate_expiry_timestamp_seconds{{{listener}}} 1800000000"),
@@ -150,13 +205,14 @@ fn everything_given_is_shown() {
         assert!(text.lines().any(|it| it == line), "no {line} in {text}");
     }
     assert!(!text.contains("1xx") && !text.contains("status_class=\"3xx\""), "{text}");
+    assert!(!text.contains("backend=\"other\""), "what did not happen has no series: {text}");
 }
 
 #[test]
 fn the_page_lists_all_metrics_and_no_others() {
     let page = include_str!("../../../docs/metrics.md");
-    let listed = page.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`'));
-    let listed: BTreeSet<_> = listed.map(|(name, _)| name.to_owned()).collect();
+    let cells = page.lines().filter_map(|line| line.strip_prefix("| `")?.split_once("` |"));
+    let listed: BTreeSet<_> = cells.flat_map(|(names, _)| names.split("`, `")).map(str::to_owned).collect();
     let text = metrics(&everything(), MetricsFormat::Text);
     let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
     assert_eq!(listed, types.map(|(name, _)| name.to_owned()).collect());

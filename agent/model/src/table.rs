@@ -68,6 +68,11 @@ impl RouteTable {
         self.hosts.is_empty()
     }
 
+    /// All rules, in no order; one with several matches comes several times.
+    pub fn rules(&self) -> impl Iterator<Item = &Arc<Rule>> {
+        self.hosts.values().flat_map(|paths| paths.unordered()).map(|entry| &entry.rule)
+    }
+
     /// Host patterns with their tables, the most specific first.
     pub fn hosts(&self) -> Vec<(HostPattern, &Arc<PathTable>)> {
         self.hosts.sorted()
@@ -89,10 +94,13 @@ impl PathTable {
 
     /// All entries in order of precedence.
     pub fn entries(&self) -> Vec<&Entry> {
-        let mut entries: Vec<_> =
-            self.exact.values().chain(self.prefix.values()).flatten().chain(&self.regex).collect();
+        let mut entries: Vec<_> = self.unordered().collect();
         entries.sort_by(|a, b| a.precedence.cmp(&b.precedence));
         entries
+    }
+
+    fn unordered(&self) -> impl Iterator<Item = &Entry> {
+        self.exact.values().chain(self.prefix.values()).flatten().chain(&self.regex)
     }
 
     fn push(&mut self, entry: Entry) {

@@ -3,15 +3,19 @@
 //! Nothing here depends on connections or requests.
 
 pub(crate) mod clock;
+pub(crate) mod counter;
 pub(crate) mod crypto;
 pub(crate) mod derived_key;
+pub(crate) mod durations;
 pub(crate) mod ending;
 pub(crate) mod head;
+pub(crate) mod histogram;
 pub(crate) mod log_limit;
 pub(crate) mod memory;
 pub(crate) mod pseudonym;
 pub(crate) mod reason;
 pub(crate) mod room;
+pub(crate) mod series;
 pub(crate) mod settings;
 pub(crate) mod shares;
 pub(crate) mod snapshot;

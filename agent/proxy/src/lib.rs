@@ -31,10 +31,12 @@ mod spread;
 mod thread;
 mod upstream;
 
+pub use crate::core::durations::{DurationStats, ListenerDurations, RequestStats, RouteName};
 pub use crate::core::ending::Ending;
+pub use crate::core::histogram::Histogram;
 pub use crate::core::reason::Reason;
 pub use crate::core::settings::{
-    Http1, L4, LogOutput, MinimumRate, Placement, Settings, SocketMode, Upstream,
+    Http1, L4, LogOutput, Measure, MinimumRate, Placement, Settings, SocketMode, Upstream,
 };
 pub use crate::core::socket::{CoreSockets, Sockets};
 pub use crate::core::stats::{

@@ -84,7 +84,7 @@ impl Proxy {
         let tls = TlsFactory::new();
         let health = SharedHealth::default();
         let key_sets = KeySets::new(settings.upstream.clone(), health.clone());
-        let shared = Shared::new(own_ring(), health.clone(), key_sets.link());
+        let shared = Shared::new(own_ring(), health.clone(), key_sets.link(), settings.measure);
         let budgets = shared.budgets.clone();
         let agent = AgentId::random();
         let settings = Arc::new(settings);

@@ -28,9 +28,10 @@ use crate::client::tls::TlsFactory;
 use crate::client::turns::HandshakeTurns;
 use crate::command::{Command, Handed};
 use crate::core::clock;
+use crate::core::durations::{Durations, SharedDurations};
 use crate::core::log_limit::LogLimit;
 use crate::core::pseudonym::AgentId;
-use crate::core::settings::{Settings, SocketMode};
+use crate::core::settings::{Measure, Settings, SocketMode};
 use crate::core::snapshot::{self, SnapshotCell};
 use crate::core::socket::{self, CoreSockets, Sockets};
 use crate::core::stats::{CoreCounters, Stats};
@@ -70,6 +71,7 @@ pub(crate) struct Shared {
     health: SharedHealth,
     passwords: Arc<PasswordThread>,
     key_sets: KeySetsLink,
+    durations: SharedDurations,
 }
 
 /// The parts of a core.
@@ -86,6 +88,7 @@ struct Core {
     server: Rc<Server>,
     sessions: Rc<Sessions>,
     rate_limits: Rc<RateLimits>,
+    durations: Rc<Durations>,
 }
 
 /// The parts that every connection passes.
@@ -170,11 +173,17 @@ pub(crate) async fn run(
 // === impl Shared ===
 
 impl Shared {
-    pub(crate) fn new(keys: Arc<KeyRing>, health: SharedHealth, key_sets: KeySetsLink) -> Self {
+    pub(crate) fn new(
+        keys: Arc<KeyRing>,
+        health: SharedHealth,
+        key_sets: KeySetsLink,
+        measure: Measure,
+    ) -> Self {
         Self {
             keys,
             health,
             key_sets,
+            durations: SharedDurations::new(measure),
             connections: SharedCounts::default(),
             budgets: SharedBudgets::default(),
             open: SharedOpen::default(),
@@ -208,7 +217,9 @@ impl Core {
             health,
             passwords,
             key_sets,
+            durations,
         } = shared;
+        let durations = Rc::new(Durations::new(durations));
         let snapshot = Rc::<SnapshotCell>::default();
         let counters = Rc::<CoreCounters>::default();
         let buffers = settings.buffers / settings.cores.max(1) as u64;
@@ -218,7 +229,7 @@ impl Core {
         let encoders = Rc::new(Encoders::new(buffers / 4));
         let access_log = Rc::new(access_log);
         let connection_limits = Rc::new(ConnectionLimits::new(agent, connections));
-        let listeners = Rc::new(Listeners::new(tls, budgets, open, keys.clone()));
+        let listeners = Rc::new(Listeners::new(tls, budgets, open, keys.clone(), durations.clone()));
         let tasks = spread.tasks().clone();
         let pools = Pools::new(settings.upstream.clone(), snapshot.clone(), counters.clone(), health);
         let pools = Rc::new(pools);
@@ -258,6 +269,7 @@ impl Core {
             slow: LogLimit::default(),
             sessions: http_sessions.clone(),
             rate_limits: rate_limits.clone(),
+            durations: durations.clone(),
         };
         let stream_forwarder =
             StreamForwarder::new(pools.clone(), snapshot.clone(), streams.clone(), access_log.clone(), hops);
@@ -305,6 +317,7 @@ impl Core {
             server,
             sessions: http_sessions,
             rate_limits,
+            durations,
         }
     }
 
@@ -312,6 +325,7 @@ impl Core {
         self.connection_limits.retain(snapshot.frontends.values());
         self.listeners.retain(snapshot.frontends.values());
         self.rate_limits.share_among(snapshot.agents);
+        self.durations.follow();
         let mut unserved = Unserved::default();
         match self.settings.sockets {
             SocketMode::Steered => acceptors.open(self, &snapshot),
@@ -338,6 +352,7 @@ impl Core {
         stats.access_log_lost = self.access_log.lost.get();
         self.connection_limits.read_into(&mut stats);
         self.listeners.read_into(&mut stats);
+        stats.durations = self.durations.read(&self.snapshot.load().snapshot);
         stats
     }
 

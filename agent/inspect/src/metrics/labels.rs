@@ -24,6 +24,35 @@ pub(super) struct BackendLabels {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct BackendClassLabels {
+    pub(super) backend: String,
+    /// `2xx`, or `none` without a response.
+    pub(super) http_response_status_class: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct RouteLabels {
+    pub(super) route_kind: String,
+    pub(super) route: String,
+    /// The route that it is included by; empty for one that is not.
+    pub(super) parent_route: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct RouteClassLabels {
+    pub(super) route_kind: String,
+    pub(super) route: String,
+    pub(super) parent_route: String,
+    pub(super) http_response_status_class: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct SeriesLabels {
+    /// `listener`, `route` or `backend`.
+    pub(super) of: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(super) struct KeySetLabels {
     pub(super) backend: String,
     pub(super) path: String,

@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use portcullis_model::{Access, ClientAddress, L4Rule, Peer, PortListeners, Serves};
 use rustls::server::Accepted;
@@ -403,6 +403,7 @@ impl Opener {
             Err(refused) => return Err(protocol_failure(refused.send(&mut stream).await)),
         };
         let config = self.listeners.server_config(listener).ok_or(HandshakeFailure::NoCertificate)?;
+        let asked = Instant::now();
         let Ok(turn) = self.turns.take(listener.handshakes()).await else {
             let why = format_args!("{MOST_WAITING} handshakes that wait for their turn on this core");
             listener.keep_out(NotAdmitted::Handshakes, client, why);
@@ -421,6 +422,9 @@ impl Opener {
         let mut stream = shaken.map_err(protocol_failure)?;
         stream.get_mut().1.set_buffer_limit(Some(UNSENT_TLS));
         listener.counters().connections.increment();
+        if let Some(durations) = listener.durations() {
+            durations.handshakes.observe(asked.elapsed());
+        }
         Ok(stream)
     }
 }

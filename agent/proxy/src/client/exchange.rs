@@ -10,6 +10,7 @@ use bytes::Bytes;
 
 use crate::client::clients::Client;
 use crate::client::progress::{Awaited, Progress};
+use crate::core::durations::Measured;
 
 /// Unread bytes of a connection from which on each response has one piece at most.
 const MUCH: usize = 8 << 10;
@@ -24,6 +25,8 @@ pub(crate) struct Exchange {
     is_unhurried: bool,
     /// Of its response: read from the backend, and not written.
     unread: Option<Arc<AtomicUsize>>,
+    /// Of one that is answered.
+    measured: Option<Measured>,
 }
 
 /// Bytes of a response, until they are written.
@@ -39,7 +42,22 @@ impl Exchange {
     pub(crate) fn begin(client: &Rc<Client>) -> Self {
         client.progress.begin(Awaited::Response);
         client.under_way.set(client.under_way.get() + 1);
-        Self { client: client.clone(), awaited: Awaited::Response, is_unhurried: false, unread: None }
+        Self {
+            client: client.clone(),
+            awaited: Awaited::Response,
+            is_unhurried: false,
+            unread: None,
+            measured: None,
+        }
+    }
+
+    pub(crate) fn client(&self) -> &Rc<Client> {
+        &self.client
+    }
+
+    /// Has the time counted that it takes, now that there is an answer.
+    pub(crate) fn measure(&mut self, measured: Measured) {
+        self.measured = Some(measured);
     }
 
     /// Holds the client to no minimum rate, as long as the exchange lasts.

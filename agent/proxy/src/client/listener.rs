@@ -22,6 +22,7 @@ use crate::client::connection_limit::ConnectionPermit;
 use crate::client::open_limit::{OpenCount, Places, SharedOpen};
 use crate::client::tls::{Protocols, TlsFactory};
 use crate::client::turns::HandshakeQueue;
+use crate::core::durations::{Durations, ListenerSeries};
 use crate::core::log_limit::LogLimit;
 use crate::core::stats::{ListenerCounters, NotAdmitted, Stats};
 
@@ -42,6 +43,7 @@ pub(crate) struct Listeners {
     ring: RefCell<Arc<KeyRing>>,
     budgets: SharedBudgets,
     open: SharedOpen,
+    durations: Rc<Durations>,
     listeners: RefCell<HashMap<usize, Rc<ListenerState>, RandomState>>,
     shared: RefCell<HashMap<ListenerId, Rc<SharedState>, RandomState>>,
     /// Of ports that were asked for a name they have not.
@@ -89,6 +91,7 @@ struct SharedState {
     /// By the latest snapshot; `None` if it has no such listener.
     served: RefCell<Option<Served>>,
     counters: ListenerCounters,
+    durations: Option<Rc<ListenerSeries>>,
     handshakes: Rc<HandshakeQueue>,
     /// For the warning that clients are kept out, by reason.
     keeping_out: [LogLimit; NotAdmitted::ALL.len()],
@@ -117,6 +120,11 @@ impl ListenerState {
 
     pub(crate) fn counters(&self) -> &ListenerCounters {
         &self.shared.counters
+    }
+
+    /// `None` if they are not measured.
+    pub(crate) fn durations(&self) -> Option<&Rc<ListenerSeries>> {
+        self.shared.durations.as_ref()
     }
 
     /// The handshakes that wait for a turn of the listener.
@@ -209,12 +217,19 @@ impl ListenerState {
 // === impl Listeners ===
 
 impl Listeners {
-    pub(crate) fn new(tls: TlsFactory, budgets: SharedBudgets, open: SharedOpen, ring: Arc<KeyRing>) -> Self {
+    pub(crate) fn new(
+        tls: TlsFactory,
+        budgets: SharedBudgets,
+        open: SharedOpen,
+        ring: Arc<KeyRing>,
+        durations: Rc<Durations>,
+    ) -> Self {
         Self {
             tls,
             ring: RefCell::new(ring),
             budgets,
             open,
+            durations,
             listeners: RefCell::default(),
             shared: RefCell::default(),
             refusals: RefCell::default(),
@@ -232,7 +247,12 @@ impl Listeners {
         let mut listeners = self.listeners.borrow_mut();
         let key = Arc::as_ptr(listener) as usize;
         let state = listeners.entry(key).or_insert_with(|| {
-            let shared = self.shared.borrow_mut().entry(listener.id.clone()).or_default().clone();
+            let mut shared = self.shared.borrow_mut();
+            let shared = shared.entry(listener.id.clone()).or_insert_with(|| {
+                let durations = self.durations.listener(&listener.id);
+                Rc::new(SharedState { durations, ..SharedState::default() })
+            });
+            let shared = shared.clone();
             shared.served.replace(Some(Served::by(listener)));
             let budgets = listener.admission.budgets.iter();
             let buckets = budgets.map(|budget| self.budgets.bucket(budget)).collect();

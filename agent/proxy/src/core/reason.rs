@@ -95,6 +95,25 @@ impl Reason {
         }
     }
 
+    /// Returns `true` for requests that were sent on, or should have been, and got no response that
+    /// can be passed on.
+    pub(crate) fn is_of_backend(self) -> bool {
+        matches!(
+            self,
+            Self::NoEndpoint
+                | Self::BackendFull
+                | Self::RetryBudget
+                | Self::ConnectFailed
+                | Self::ConnectTimeout
+                | Self::BackendTls
+                | Self::BackendBroken
+                | Self::NoWebSocket
+                | Self::ResponseTooLarge
+                | Self::ResponseCoding
+                | Self::Timeout
+        )
+    }
+
     /// The code that a gRPC client gets instead of the HTTP status: that of gRPC's own mapping from
     /// HTTP (`http-grpc-status-mapping.md`), but for a time-out of the rule, which is no reason to
     /// try again elsewhere. `None` where the request is not fit to be taken for gRPC, or is for

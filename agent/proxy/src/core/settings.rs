@@ -29,6 +29,7 @@ pub struct Settings {
     pub minimum_rate: MinimumRate,
     pub l4: L4,
     pub http1: Http1,
+    pub measure: Measure,
     /// Descriptors of the process from which on no client is taken in, so that there are some left
     /// for connections to backends and for the rest of the agent.
     pub client_descriptors: u64,
@@ -41,6 +42,20 @@ pub enum Http1 {
     Own,
     /// The HTTP library for all of them.
     Library,
+}
+
+/// The durations that are measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Measure {
+    /// Of requests and TLS handshakes, by listener.
+    pub listeners: bool,
+    /// Of requests, by route.
+    pub routes: bool,
+    /// Of the responses of backends.
+    pub backends: bool,
+    /// Listeners that have series of their own, and as many routes, and backends; the others share
+    /// one.
+    pub series: usize,
 }
 
 /// The rate at which a client has to send the body that it announced, and to read what fills its
@@ -128,8 +143,17 @@ impl Default for Settings {
             minimum_rate: MinimumRate::default(),
             l4: L4::default(),
             http1: Http1::Own,
+            measure: Measure::default(),
             client_descriptors: client_descriptors(),
         }
+    }
+}
+
+// === impl Measure ===
+
+impl Default for Measure {
+    fn default() -> Self {
+        Self { listeners: true, routes: true, backends: true, series: 500 }
     }
 }
 

@@ -1,13 +1,14 @@
 //! Counters. Each core counts in plain cells; a scrape asks every core for its numbers and adds
 //! them up.
 
-use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use portcullis_model::{BackendName, BudgetOwner, Distance, ListenerId, ObjectName, RemoteKeySet};
 
+use crate::core::counter::Counter;
+use crate::core::durations::DurationStats;
 use crate::core::ending::Ending;
 use crate::core::reason::Reason;
 
@@ -121,6 +122,7 @@ pub struct Stats {
     pub checked_endpoints: usize,
     /// Key sets that are fetched.
     pub key_sets: BTreeMap<RemoteKeySet, KeySetStats>,
+    pub durations: DurationStats,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -242,9 +244,6 @@ pub(crate) struct ForwardedCounters {
     endings: [Counter; Ending::ALL.len()],
 }
 
-#[derive(Debug, Default)]
-pub(crate) struct Counter(Cell<u64>);
-
 // === impl Stats ===
 
 impl Stats {
@@ -278,6 +277,7 @@ impl Stats {
         for (place, count) in other.chosen {
             *self.chosen.entry(place).or_default() += count;
         }
+        self.durations.add(other.durations);
     }
 }
 
@@ -456,6 +456,7 @@ impl CoreCounters {
             backends: BTreeMap::new(),
             checked_endpoints: 0,
             key_sets: BTreeMap::new(),
+            durations: DurationStats::default(),
             accepted: self.accepted.get(),
             accept_errors: self.accept_errors.get(),
             cores: Vec::new(),
@@ -554,25 +555,5 @@ impl ForwardedCounters {
             sent: self.sent.get(),
             endings: endings.filter(|(_, count)| *count > 0).collect(),
         }
-    }
-}
-
-// === impl Counter ===
-
-impl Counter {
-    pub(crate) fn increment(&self) {
-        self.add(1);
-    }
-
-    pub(crate) fn add(&self, count: u64) {
-        self.0.set(self.0.get() + count);
-    }
-
-    pub(crate) fn decrement(&self) {
-        self.0.set(self.0.get().saturating_sub(1));
-    }
-
-    pub(crate) fn get(&self) -> u64 {
-        self.0.get()
     }
 }

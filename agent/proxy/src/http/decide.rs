@@ -198,9 +198,8 @@ fn slow(request: &impl RequestHead) -> Decision<'static> {
 
 /// The answer of a rule that does not serve the request: "so that the page can read what is wrong".
 fn told<'s>(found: Found<'s>, head: &impl Head, own: OwnAnswer<'s>) -> Decision<'s> {
-    let Some((_, filter)) = cors(found) else { return Decision::Own(own) };
-    let cross_origin = Box::new(CrossOrigin::of(filter, head.fields()));
-    Decision::Own(OwnAnswer::ToPage { own: Box::new(own), cross_origin })
+    let cross_origin = cors(found).map(|(_, filter)| Box::new(CrossOrigin::of(filter, head.fields())));
+    Decision::Own(OwnAnswer::OfRule { rule: found.rule, own: Box::new(own), cross_origin })
 }
 
 fn filtered<'s>(
@@ -296,7 +295,8 @@ fn listener<'p>(
 fn failed<'s>(rule: &'s Rule, failure: &Failure, head: &impl Head) -> Decision<'s> {
     let Failure { status, reason } = failure;
     tracing::debug!(rule = %rule.id, %reason, status = status.as_u16(), "the rule cannot serve");
-    Decision::Own(OwnAnswer::Failed { status: *status, cross_origin: cross_origin(&rule.filters, head) })
+    let cross_origin = cross_origin(&rule.filters, head);
+    Decision::Own(OwnAnswer::Failed { rule, status: *status, cross_origin })
 }
 
 /// The answer to a preflight request, if a CORS filter gives one: of the rule that takes the
@@ -318,7 +318,11 @@ fn preflight<'s>(
     if let Some(policy) = &rule.policy
         && let Err(refused) = policy::admit(policy, judge, head.fields())
     {
-        return Some(Decision::Own(refused.into()));
+        return Some(Decision::Own(OwnAnswer::OfRule {
+            rule,
+            own: Box::new(refused.into()),
+            cross_origin: None,
+        }));
     }
     if let Action::Fail(failure) = &rule.action {
         return Some(failed(rule, failure, head));

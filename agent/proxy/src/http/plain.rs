@@ -5,6 +5,7 @@ use http::header::{self, HeaderValue};
 use http::uri::PathAndQuery;
 
 use crate::client::clients::Client;
+use crate::client::exchange::Exchange;
 use crate::core::head::{FieldsMut, Head, content_length, write_fields};
 use crate::http::answer::Answer;
 use crate::http::plan::ForwardPlan;
@@ -95,9 +96,9 @@ fn say_length(length: u64, fields: &mut impl FieldsMut) {
 pub(super) fn failed(
     error: &AttemptError,
     (plan, routed): (&ForwardPlan<'_>, &Routed<'_>),
-    client: &Client,
+    exchange: &mut Exchange,
     service: &Service,
 ) -> (Answer, Option<Box<Record>>) {
     let reason = service.forwarder.failed(plan, service.router.passage(routed).listener, error);
-    service.router.answer(client, routed, &reason.into())
+    service.router.answer(exchange, routed, &reason.into())
 }

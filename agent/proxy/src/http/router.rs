@@ -5,6 +5,7 @@
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Instant;
 
 use bytes::Bytes;
 use http::{HeaderValue, Method, StatusCode, Version, header};
@@ -13,7 +14,9 @@ use portcullis_model::{
 };
 
 use crate::client::clients::Client;
+use crate::client::exchange::Exchange;
 use crate::client::listener::{ListenerState, Listeners};
+use crate::core::durations::{Durations, Upstream};
 use crate::core::head::Head;
 use crate::core::log_limit::LogLimit;
 use crate::core::reason::{GrpcCode, Reason};
@@ -44,11 +47,15 @@ pub(crate) struct Router {
     pub slow: LogLimit,
     pub sessions: Rc<Sessions>,
     pub rate_limits: Rc<RateLimits>,
+    pub durations: Rc<Durations>,
 }
 
 /// A request with the decision about it, and what of its head is needed once it has been sent on.
 pub(crate) struct Routed<'s> {
     pub decision: Decision<'s>,
+    begun: Instant,
+    /// The end of checks that had to wait for others.
+    passed: Option<Instant>,
     listener: Option<Rc<ListenerState>>,
     version: Version,
     method: Method,
@@ -105,6 +112,11 @@ impl Routed<'_> {
         request == Some(TimeLimit::Lifted)
     }
 
+    /// Notes that nothing keeps the request from being sent on any more.
+    pub(crate) fn pass(&mut self) {
+        self.passed = Some(Instant::now());
+    }
+
     fn listener_id(&self) -> Option<&ListenerId> {
         self.listener.as_ref().map(|listener_state| &listener_state.listener.id)
     }
@@ -114,6 +126,7 @@ impl Routed<'_> {
 
 impl Router {
     pub(crate) fn route<'s>(&self, current: &'s Current, client: &Client, head: &impl Head) -> Routed<'s> {
+        let begun = Instant::now();
         let port = current.port(client.local).map(|port| &**port);
         let tls = client.tls.as_ref().map(|listener_state| &listener_state.listener);
         let arrival = Arrival {
@@ -165,7 +178,7 @@ impl Router {
             let call = Call::of(head, &content_type);
             (content_type, call)
         });
-        Routed { decision, listener, version: head.version(), method, grpc, logged }
+        Routed { decision, begun, passed: None, listener, version: head.version(), method, grpc, logged }
     }
 
     fn believed<'r>(&'r self, listener: Option<&'r ListenerState>) -> Believed<'r> {
@@ -191,32 +204,33 @@ impl Router {
     /// response has come to its end.
     pub(crate) fn forwarded(
         &self,
-        client: &Client,
+        exchange: &mut Exchange,
         request: &Routed<'_>,
         status: StatusCode,
         endpoint: SocketAddr,
     ) -> Option<Box<Record>> {
-        self.answered(client, request, status, None, Some(endpoint))
+        self.answered(exchange, request, status, None, Some(endpoint))
     }
 
     /// Notes that an auth service's answer is the client's.
     pub(crate) fn denied(
         &self,
-        client: &Client,
+        exchange: &mut Exchange,
         request: &Routed<'_>,
         status: StatusCode,
     ) -> Option<Box<Record>> {
         self.counters.answered(Reason::AuthDenied);
-        self.answered(client, request, status, Some(Reason::AuthDenied), None)
+        self.answered(exchange, request, status, Some(Reason::AuthDenied), None)
     }
 
     /// An answer of the gateway's own, with its line of the access log.
     pub(crate) fn answer(
         &self,
-        client: &Client,
+        exchange: &mut Exchange,
         request: &Routed<'_>,
         own: &OwnAnswer<'_>,
     ) -> (Answer, Option<Box<Record>>) {
+        let client = exchange.client();
         let (mut answer, status, reason) = match own {
             OwnAnswer::Redirect { rule, status, location, filled, .. } => {
                 let answer = answer::redirect(rule, *status, location, filled.as_deref());
@@ -243,7 +257,7 @@ impl Router {
                 (answer, status, Some(*reason))
             }
             // The decision has the fields.
-            OwnAnswer::ToPage { own, .. } => return self.answer(client, request, own),
+            OwnAnswer::OfRule { own, .. } => return self.answer(exchange, request, own),
             OwnAnswer::Exhausted(exhausted) => {
                 let reason = Reason::RateLimited;
                 let mut answer = self.explain(client, request, reason, reason.status());
@@ -254,7 +268,7 @@ impl Router {
         if let Some(cross_origin) = request.decision.cross_origin() {
             cross_origin.edit(answer.headers_mut());
         }
-        let record = self.answered(client, request, status, reason, None);
+        let record = self.answered(exchange, request, status, reason, None);
         // An answer to HEAD has no body.
         let answer = if request.method == Method::HEAD { answer.map(|_| Bytes::new()) } else { answer };
         (answer, record)
@@ -308,22 +322,34 @@ impl Router {
 
     fn answered(
         &self,
-        client: &Client,
+        exchange: &mut Exchange,
         request: &Routed<'_>,
         status: StatusCode,
         reason: Option<Reason>,
         endpoint: Option<SocketAddr>,
     ) -> Option<Box<Record>> {
-        if let Some(listener) = &request.listener {
+        let destination = request.decision.destination();
+        let listener = request.listener.as_ref();
+        if let Some(listener) = listener {
             listener.counters().answered(status);
         }
+        let durations = listener.and_then(|listener| listener.durations().cloned());
+        let sent_on = endpoint.is_some() || reason.is_some_and(Reason::is_of_backend);
+        let upstream = destination.backend.filter(|_| sent_on).map(|backend| Upstream {
+            backend,
+            status: endpoint.map(|_| status),
+            took: request.passed.unwrap_or(request.begun).elapsed(),
+        });
+        let answer = (request.begun, status);
+        exchange.measure(self.durations.answered(answer, durations, destination.rule, upstream));
+        let client = exchange.client();
         let (logged, gateway) = request.logged.as_ref()?;
         let outcome = Outcome {
             client: client.peer,
             scheme: client.scheme(),
             gateway,
             listener: request.listener_id(),
-            destination: Destination { endpoint, ..request.decision.destination() },
+            destination: Destination { endpoint, ..destination },
             status,
             reason,
         };

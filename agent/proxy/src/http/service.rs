@@ -92,6 +92,7 @@ impl Service {
             // Boxed: few requests are guarded, and the future of every one would have room for it.
             match Box::pin(self.pass(client, request, &mut outgoing)).await {
                 Ok(of_response) => {
+                    request.pass();
                     changes.extend(of_response);
                     limit_body(request, &mut outgoing);
                 }
@@ -110,18 +111,21 @@ impl Service {
             Decision::Forward(plan) => {
                 let passage = self.router.passage(request);
                 let forwarding = self.forwarder.forward(client, plan, passage, outgoing);
-                forwarding.await.map_err(|reason| self.router.answer(client, request, &reason.into()))
+                let forwarded = forwarding.await;
+                forwarded.map_err(|reason| self.router.answer(&mut exchange, request, &reason.into()))
             }
-            Decision::Own(own) => Err(self.router.answer(client, request, own)),
+            Decision::Own(own) => Err(self.router.answer(&mut exchange, request, own)),
             // There is none any more.
-            Decision::Guarded(_) => Err(self.router.answer(client, request, &Reason::AuthFailed.into())),
+            Decision::Guarded(_) => {
+                Err(self.router.answer(&mut exchange, request, &Reason::AuthFailed.into()))
+            }
         };
         let mut response = match forwarded {
             Ok((mut response, endpoint)) => {
                 if let Some(negotiated) = negotiated {
                     self.compress(&negotiated, request, &mut response);
                 }
-                let record = self.router.forwarded(client, request, response.status(), endpoint);
+                let record = self.router.forwarded(&mut exchange, request, response.status(), endpoint);
                 response.map(|content| Body::new(content, exchange, record))
             }
             Err((answer, record)) => {
@@ -170,7 +174,7 @@ impl Service {
         &self,
         client: &Client,
         request: &Routed<'_>,
-        exchange: Exchange,
+        mut exchange: Exchange,
         refusal: Refusal,
     ) -> Response {
         let own = match refusal {
@@ -180,7 +184,7 @@ impl Service {
                 OwnAnswer::Reason(Reason::AuthDenied, denied.status())
             }
             Refusal::Denied(denied) => {
-                let record = self.router.denied(client, request, denied.status());
+                let record = self.router.denied(&mut exchange, request, denied.status());
                 let denied = if request.is_head() { denied.map(|_| Content::Text(None)) } else { *denied };
                 let mut response = denied.map(|content| Body::new(content, exchange, record));
                 if let Some(rule) = request.decision.rule() {
@@ -193,7 +197,7 @@ impl Service {
                 return response;
             }
         };
-        let (answer, record) = self.router.answer(client, request, &own);
+        let (answer, record) = self.router.answer(&mut exchange, request, &own);
         let mut response = answer.map(|text| Body::new(text.into(), exchange, record));
         finish(client, &mut response);
         response

@@ -74,7 +74,7 @@ impl StreamForwarder {
         let current = self.snapshot.load();
         let registered = self.streams.register(peer, local, listener.clone(), &current);
         drop(current);
-        let id = rule.as_deref().and_then(|rule| rule.id.as_deref());
+        let id = rule.as_deref().and_then(|rule| rule.id.as_ref());
         let mut destination = Destination { rule: id, ..Default::default() };
         let passed = self.hops.passed(L4Protocol::Tcp, socket_peer, local.ip());
         let forwarding = self.forward(

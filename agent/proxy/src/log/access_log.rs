@@ -13,9 +13,9 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
+use crate::core::counter::Counter;
 use crate::core::log_limit::LogLimit;
 use crate::core::settings::LogOutput;
-use crate::core::stats::Counter;
 
 /// Bytes that a core gathers at most before it hands them over.
 const BATCH: usize = 32 << 10;

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::fmt::{self, Write};
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Instant;
 
 use http::uri::PathAndQuery;
@@ -47,7 +48,7 @@ pub(crate) struct Outcome<'a> {
 /// The way that a request went.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Destination<'a> {
-    pub rule: Option<&'a RuleId>,
+    pub rule: Option<&'a Arc<RuleId>>,
     pub backend: Option<&'a BackendName>,
     pub endpoint: Option<SocketAddr>,
 }
@@ -163,7 +164,7 @@ impl LoggedRequest {
             user_agent: text(self.user_agent.as_ref()),
             status: outcome.status.as_u16(),
             reason: outcome.reason.map(Reason::name),
-            rule: outcome.destination.rule.map(RuleId::to_string),
+            rule: outcome.destination.rule.map(|rule| rule.to_string()),
             backend: outcome.destination.backend,
             endpoint: outcome.destination.endpoint,
         }

@@ -17,6 +17,7 @@ mod client_certificates;
 mod client_identity;
 mod compression;
 mod cors;
+mod durations;
 mod edge;
 mod endpoint_checks;
 mod exchanges;

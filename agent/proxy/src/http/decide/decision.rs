@@ -78,15 +78,16 @@ pub(crate) enum OwnAnswer<'s> {
     /// To the question whether a page may send a request that the rule takes.
     Preflight { rule: &'s Rule, cross_origin: CrossOrigin<'s>, asked: Box<Preflight> },
     /// The rule cannot serve the request.
-    Failed { status: StatusCode, cross_origin: Option<Box<CrossOrigin<'s>>> },
+    Failed { rule: &'s Rule, status: StatusCode, cross_origin: Option<Box<CrossOrigin<'s>>> },
     /// The status is the reason's but for rules that have one of their own.
     Reason(Reason, StatusCode),
     /// A rate limit is used up.
     Exhausted(Exhausted),
     /// Says in `WWW-Authenticate` which credentials are wanted.
     Challenge(Reason, HeaderValue),
-    /// One of a rule that may be asked by pages of other origins, which are to know what is wrong.
-    ToPage { own: Box<OwnAnswer<'s>>, cross_origin: Box<CrossOrigin<'s>> },
+    /// One to a request that a rule took. Pages of other origins that may ask it are to know what
+    /// is wrong.
+    OfRule { rule: &'s Rule, own: Box<OwnAnswer<'s>>, cross_origin: Option<Box<CrossOrigin<'s>>> },
 }
 
 /// A response that a RouteFilter gives.
@@ -141,24 +142,21 @@ impl<'s> Decision<'s> {
 impl<'s> OwnAnswer<'s> {
     fn destination(&self) -> Destination<'s> {
         match self {
-            Self::Redirect { rule, .. } | Self::Preflight { rule, .. } => {
-                Destination { rule: Some(&rule.id), ..Destination::default() }
-            }
+            Self::Redirect { rule, .. }
+            | Self::Preflight { rule, .. }
+            | Self::Failed { rule, .. }
+            | Self::OfRule { rule, .. } => Destination { rule: Some(&rule.id), ..Destination::default() },
             Self::Response(given) => Destination { rule: Some(&given.rule.id), ..Destination::default() },
-            Self::ToPage { own, .. } => own.destination(),
-            Self::Failed { .. } | Self::Reason(..) | Self::Exhausted(_) | Self::Challenge(..) => {
-                Destination::default()
-            }
+            Self::Reason(..) | Self::Exhausted(_) | Self::Challenge(..) => Destination::default(),
         }
     }
 
     fn cross_origin(&self) -> Option<&CrossOrigin<'s>> {
         match self {
-            Self::Redirect { cross_origin, .. } | Self::Failed { cross_origin, .. } => {
-                cross_origin.as_deref()
-            }
+            Self::Redirect { cross_origin, .. }
+            | Self::Failed { cross_origin, .. }
+            | Self::OfRule { cross_origin, .. } => cross_origin.as_deref(),
             Self::Response(given) => given.cross_origin.as_deref(),
-            Self::ToPage { cross_origin, .. } => Some(cross_origin),
             Self::Preflight { .. } | Self::Reason(..) | Self::Exhausted(_) | Self::Challenge(..) => None,
         }
     }
@@ -167,7 +165,7 @@ impl<'s> OwnAnswer<'s> {
         match self {
             Self::Redirect { filled, .. } => filled.as_deref(),
             Self::Response(given) => given.filled.as_deref(),
-            Self::ToPage { own, .. } => own.filled(),
+            Self::OfRule { own, .. } => own.filled(),
             Self::Preflight { .. }
             | Self::Failed { .. }
             | Self::Reason(..)

@@ -103,7 +103,7 @@ fn shown(port: &Port, tls: Option<&Arc<Listener>>, head: &PlainHead) -> String {
         Decision::Own(OwnAnswer::Response(given)) => format!("{} given", given.response.status.as_u16()),
         Decision::Own(OwnAnswer::Challenge(reason, _)) => reason.name().to_owned(),
         Decision::Own(OwnAnswer::Reason(reason, status)) => format!("{} {}", status.as_u16(), reason.name()),
-        Decision::Own(OwnAnswer::ToPage { .. }) => "told to a page".to_owned(),
+        Decision::Own(OwnAnswer::OfRule { rule, .. }) => format!("told by {}", rule.id.route.name),
         Decision::Own(OwnAnswer::Exhausted(exhausted)) => format!("429 {exhausted:?}"),
     };
     let listener = listener.map_or("none", |listener| &*listener.id.name);

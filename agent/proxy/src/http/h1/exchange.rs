@@ -205,8 +205,8 @@ impl TakenRequest<'_> {
         match answered {
             Ok(PlainAnswer { seen, endpoint, body }) => {
                 let Begun { out, framing, status, body: bytes, persistence } = seen;
-                let record = service.router.forwarded(client, &self.routed, status, endpoint);
-                let exchange = self.exchange;
+                let mut exchange = self.exchange;
+                let record = service.router.forwarded(&mut exchange, &self.routed, status, endpoint);
                 let content = match body {
                     None => Content::Whole { out, body: bytes, exchange, record },
                     Some(incoming) => {
@@ -217,9 +217,10 @@ impl TakenRequest<'_> {
                 Ok(Answer { content, persistence })
             }
             Err(error) => {
-                let (answer, record) = plain::failed(&error, (plan, &self.routed), client, service);
                 let persistence = self.persistence(client);
-                let Self { exchange, asked, .. } = *self;
+                let mut exchange = self.exchange;
+                let (answer, record) = plain::failed(&error, (plan, &self.routed), &mut exchange, service);
+                let asked = self.asked;
                 let response = Box::new(answer.map(|text| Body::new(text.into(), exchange, record)));
                 Ok(Answer { content: Content::Response(response, asked), persistence })
             }

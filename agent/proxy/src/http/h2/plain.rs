@@ -45,7 +45,7 @@ enum PlainContent {
 /// Sends a request that has no body, and has the head of its response edited.
 pub(super) async fn answer(
     head: &Parts,
-    exchange: Exchange,
+    mut exchange: Exchange,
     (plan, routed): (&ForwardPlan<'_>, &Routed<'_>),
     client: &Rc<Client>,
     service: &Service,
@@ -62,7 +62,7 @@ pub(super) async fn answer(
     let answered = answered.and_then(|PlainAnswer { seen, endpoint, body }| Ok((seen?, endpoint, body)));
     match answered {
         Ok(((head, bytes), endpoint, body)) => {
-            let record = service.router.forwarded(client, routed, head.0, endpoint);
+            let record = service.router.forwarded(&mut exchange, routed, head.0, endpoint);
             let content = match body {
                 None => PlainContent::Whole { bytes, exchange, record },
                 Some(incoming) => {
@@ -73,7 +73,7 @@ pub(super) async fn answer(
             Ok(PlainStream { head, content })
         }
         Err(error) => {
-            let (answer, record) = plain::failed(&error, (plan, routed), client, service);
+            let (answer, record) = plain::failed(&error, (plan, routed), &mut exchange, service);
             Err(Box::new(answer.map(|text| Body::new(text.into(), exchange, record))))
         }
     }

@@ -164,7 +164,7 @@ impl Session {
             protocol: self.listener.listener.serves.protocol(),
             server_name: None,
             destination: Destination {
-                rule: self.rule.as_deref(),
+                rule: self.rule.as_ref(),
                 backend: Some(&self.backend),
                 endpoint: Some(self.endpoint.address),
             },

@@ -1,0 +1,318 @@
+//! Durations of requests, of their backends' responses and of TLS handshakes, by listener, route
+//! and backend.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::hash::Hash;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use foldhash::fast::RandomState;
+use http::StatusCode;
+use portcullis_model::{BackendName, ListenerId, ObjectName, RuleId, Snapshot};
+
+use crate::core::counter::Counter;
+use crate::core::histogram::{Histogram, HistogramCells};
+use crate::core::series::{SeriesSet, SharedNames};
+use crate::core::settings::Measure;
+
+/// A route, and for one that is included by another, which one (GEP-1058).
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RouteName {
+    /// `HTTPRoute` or `GRPCRoute`.
+    pub kind: &'static str,
+    pub route: Arc<ObjectName>,
+    pub parent: Option<Arc<ObjectName>>,
+}
+
+/// Requests of a route or to a backend.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RequestStats {
+    /// By status class: index 2 counts 200 to 299, index 0 those that got no response.
+    pub requests: [u64; 6],
+    pub durations: Histogram,
+}
+
+/// Durations of a listener.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ListenerDurations {
+    pub requests: Histogram,
+    pub handshakes: Histogram,
+}
+
+/// All of it, by names that have series of their own; `None` names the series of the others. Empty
+/// where nothing is measured.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DurationStats {
+    pub listeners: BTreeMap<Option<ListenerId>, ListenerDurations>,
+    pub routes: BTreeMap<Option<RouteName>, RequestStats>,
+    /// Requests that were sent on, until there was a response.
+    pub backends: BTreeMap<Option<BackendName>, RequestStats>,
+    /// Listeners that may have series of their own; as many routes, and backends.
+    pub limit: usize,
+}
+
+/// The names with series of their own, for all cores.
+#[derive(Clone, Debug)]
+pub(crate) struct SharedDurations {
+    measure: Measure,
+    listeners: SharedNames<ListenerId>,
+    routes: SharedNames<RouteName>,
+    backends: SharedNames<BackendName>,
+}
+
+/// One core's series; `None` of what is not measured.
+pub(crate) struct Durations {
+    listeners: Option<SeriesSet<ListenerId, ListenerSeries>>,
+    routes: Option<SeriesSet<RouteName, RequestSeries>>,
+    backends: Option<SeriesSet<BackendName, RequestSeries>>,
+    rules: RefCell<ByRule>,
+    limit: usize,
+    /// The snapshot whose names were looked through last.
+    looked_through: Cell<u64>,
+}
+
+/// By the address of their ids, which are kept alive, so that it is not reused.
+type ByRule = HashMap<usize, (Arc<RuleId>, Rc<RuleSeries>), RandomState>;
+
+#[derive(Debug, Default)]
+pub(crate) struct ListenerSeries {
+    requests: HistogramCells,
+    pub handshakes: HistogramCells,
+}
+
+#[derive(Debug, Default)]
+struct RequestSeries {
+    requests: [Counter; 6],
+    durations: HistogramCells,
+}
+
+/// The series in which requests of a rule are counted.
+struct RuleSeries {
+    route: Option<Rc<RequestSeries>>,
+    /// Those that requests of the rule went to.
+    backends: RefCell<Vec<(BackendName, Rc<RequestSeries>)>>,
+}
+
+/// A request that is being answered. It counts when this is dropped.
+pub(crate) struct Measured {
+    begun: Instant,
+    status: StatusCode,
+    listener: Option<Rc<ListenerSeries>>,
+    rule: Option<Rc<RuleSeries>>,
+}
+
+/// The part of a request's time that its backend took.
+pub(crate) struct Upstream<'a> {
+    pub backend: &'a BackendName,
+    /// `None` if there was no response.
+    pub status: Option<StatusCode>,
+    pub took: Duration,
+}
+
+// === impl SharedDurations ===
+
+impl SharedDurations {
+    pub(crate) fn new(measure: Measure) -> Self {
+        let most = measure.series;
+        Self {
+            measure,
+            listeners: SharedNames::new(most),
+            routes: SharedNames::new(most),
+            backends: SharedNames::new(most),
+        }
+    }
+}
+
+// === impl Durations ===
+
+impl Durations {
+    pub(crate) fn new(shared: SharedDurations) -> Self {
+        let SharedDurations { measure, listeners, routes, backends } = shared;
+        Self {
+            listeners: measure.listeners.then(|| SeriesSet::new(listeners)),
+            routes: measure.routes.then(|| SeriesSet::new(routes)),
+            backends: measure.backends.then(|| SeriesSet::new(backends)),
+            rules: RefCell::default(),
+            limit: measure.series,
+            looked_through: Cell::default(),
+        }
+    }
+
+    pub(crate) fn listener(&self, id: &ListenerId) -> Option<Rc<ListenerSeries>> {
+        Some(self.listeners.as_ref()?.get(id))
+    }
+
+    /// Begins to measure a response. The rule is the one that took the request.
+    pub(crate) fn answered(
+        &self,
+        (begun, status): (Instant, StatusCode),
+        listener: Option<Rc<ListenerSeries>>,
+        rule: Option<&Arc<RuleId>>,
+        upstream: Option<Upstream<'_>>,
+    ) -> Measured {
+        let rule = rule.and_then(|id| self.rule(id));
+        if let (Some(rule), Some(Upstream { backend, status, took })) = (&rule, upstream)
+            && let Some(series) = self.backend(rule, backend)
+        {
+            series.count(status, took);
+        }
+        Measured { begun, status, listener, rule }
+    }
+
+    fn rule(&self, id: &Arc<RuleId>) -> Option<Rc<RuleSeries>> {
+        if self.routes.is_none() && self.backends.is_none() {
+            return None;
+        }
+        let mut rules = self.rules.borrow_mut();
+        let (_, series) = rules.entry(Arc::as_ptr(id) as usize).or_insert_with(|| {
+            let route = self.routes.as_ref().map(|routes| routes.get(&RouteName::of(id)));
+            (id.clone(), Rc::new(RuleSeries { route, backends: RefCell::default() }))
+        });
+        Some(series.clone())
+    }
+
+    fn backend(&self, rule: &RuleSeries, name: &BackendName) -> Option<Rc<RequestSeries>> {
+        let backends = self.backends.as_ref()?;
+        let mut known = rule.backends.borrow_mut();
+        let is_it = |known: &BackendName| Arc::ptr_eq(&known.0, &name.0) || known == name;
+        if let Some((_, series)) = known.iter().find(|(known, _)| is_it(known)) {
+            return Some(series.clone());
+        }
+        let series = backends.get(name);
+        known.push((name.clone(), series.clone()));
+        Some(series)
+    }
+
+    /// Looks rules up anew: there may be others, and places that are free.
+    pub(crate) fn follow(&self) {
+        self.rules.borrow_mut().clear();
+    }
+
+    /// Forgets what the snapshot does not have. It is asked when the series are read, as there may
+    /// be many more snapshots than scrapes.
+    fn retain(&self, snapshot: &Snapshot) {
+        if self.looked_through.replace(snapshot.generation) == snapshot.generation {
+            return;
+        }
+        let ports: HashMap<_, _> =
+            snapshot.frontends.values().map(|port| (Arc::as_ptr(port), port)).collect();
+        let listeners = || ports.values().flat_map(|port| port.listeners.iter());
+        if let Some(series) = &self.listeners {
+            let live: HashSet<_> = listeners().map(|listener| &listener.id).collect();
+            series.retain(|id| live.contains(id));
+        }
+        if let Some(series) = &self.routes {
+            let tables = listeners().filter_map(|listener| listener.serves.routes());
+            let rules = tables.flat_map(|table| table.rules());
+            let live: HashSet<_> = rules.map(|rule| RouteName::of(&rule.id)).collect();
+            series.retain(|name| live.contains(name));
+        }
+        if let Some(series) = &self.backends {
+            series.retain(|name| snapshot.backends.get(&name.0).is_some());
+        }
+        self.follow();
+    }
+
+    /// All series of names that the snapshot has.
+    pub(crate) fn read(&self, snapshot: &Snapshot) -> DurationStats {
+        self.retain(snapshot);
+        DurationStats {
+            listeners: read(self.listeners.as_ref(), ListenerSeries::read),
+            routes: read(self.routes.as_ref(), RequestSeries::read),
+            backends: read(self.backends.as_ref(), RequestSeries::read),
+            limit: self.limit,
+        }
+    }
+}
+
+fn read<K: Clone + Eq + Hash + Ord, V: Default, T>(
+    set: Option<&SeriesSet<K, V>>,
+    read: impl Fn(&V) -> T,
+) -> BTreeMap<Option<K>, T> {
+    set.map(|set| set.read(read)).into_iter().flatten().collect()
+}
+
+// === impl DurationStats ===
+
+impl DurationStats {
+    pub(crate) fn add(&mut self, other: Self) {
+        self.limit = other.limit;
+        for (id, durations) in other.listeners {
+            self.listeners.entry(id).or_default().add(&durations);
+        }
+        for (name, stats) in other.routes {
+            self.routes.entry(name).or_default().add(&stats);
+        }
+        for (name, stats) in other.backends {
+            self.backends.entry(name).or_default().add(&stats);
+        }
+    }
+}
+
+// === impl Measured ===
+
+impl Drop for Measured {
+    fn drop(&mut self) {
+        let took = self.begun.elapsed();
+        if let Some(listener) = &self.listener {
+            listener.requests.observe(took);
+        }
+        if let Some(route) = self.rule.as_ref().and_then(|rule| rule.route.as_ref()) {
+            route.count(Some(self.status), took);
+        }
+    }
+}
+
+// === impl RequestSeries ===
+
+impl RequestSeries {
+    fn count(&self, status: Option<StatusCode>, took: Duration) {
+        let class = status.map_or(0, |status| usize::from(status.as_u16() / 100).min(5));
+        self.requests[class].increment();
+        self.durations.observe(took);
+    }
+
+    fn read(&self) -> RequestStats {
+        RequestStats {
+            requests: std::array::from_fn(|class| self.requests[class].get()),
+            durations: self.durations.read(),
+        }
+    }
+}
+
+// === impl RequestStats ===
+
+impl RequestStats {
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.requests.iter_mut().zip(other.requests).for_each(|(sum, count)| *sum += count);
+        self.durations.add(&other.durations);
+    }
+}
+
+// === impl ListenerSeries ===
+
+impl ListenerSeries {
+    fn read(&self) -> ListenerDurations {
+        ListenerDurations { requests: self.requests.read(), handshakes: self.handshakes.read() }
+    }
+}
+
+// === impl ListenerDurations ===
+
+impl ListenerDurations {
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.requests.add(&other.requests);
+        self.handshakes.add(&other.handshakes);
+    }
+}
+
+// === impl RouteName ===
+
+impl RouteName {
+    fn of(id: &RuleId) -> Self {
+        let parent = id.parent.as_ref().map(|parent| parent.route.clone());
+        Self { kind: id.kind, route: id.route.clone(), parent }
+    }
+}
