@@ -110,6 +110,8 @@ pub(crate) struct RunArgs {
     /// repeat for several
     #[arg(long, value_name = "NAME", env = "PORTCULLIS_ADMIN_HOST", value_delimiter = ',')]
     pub admin_host: Vec<String>,
+    #[command(flatten)]
+    pub metrics: MetricsArgs,
     /// Directory for objects' statuses as files [default: <config-dir>/.status, in a cluster
     /// <state-dir>/status]
     #[arg(long, value_name = "DIR", env = "PORTCULLIS_STATUS_DIR")]
@@ -184,6 +186,30 @@ pub(crate) struct RunArgs {
     /// Format of log lines
     #[arg(long, value_enum, default_value_t, env = "PORTCULLIS_LOG_FORMAT")]
     pub log_format: LogFormat,
+}
+
+/// Metrics for scrapers on other machines.
+#[derive(Args)]
+pub(crate) struct MetricsArgs {
+    /// Also answer scrapes of /metrics, and nothing else, on this address and port, [::]:9271 for
+    /// instance [default: none]
+    #[arg(long, value_name = "IP:PORT", env = "PORTCULLIS_METRICS_ADDRESS")]
+    pub metrics_address: Option<SocketAddr>,
+    /// File with the token that scrapers have to send (Authorization: Bearer); read at each scrape
+    #[arg(long, value_name = "FILE", env = "PORTCULLIS_METRICS_TOKEN_FILE")]
+    pub metrics_token_file: Option<PathBuf>,
+    /// Serve scrapers in TLS, with this chain of certificates (PEM); read again when it changes
+    #[arg(long, value_name = "FILE", requires = "metrics_key", env = "PORTCULLIS_METRICS_CERTIFICATE")]
+    pub metrics_certificate: Option<PathBuf>,
+    /// The private key of that certificate (PEM)
+    #[arg(long, value_name = "FILE", requires = "metrics_certificate", env = "PORTCULLIS_METRICS_KEY")]
+    pub metrics_key: Option<PathBuf>,
+    /// Authorities (PEM) one of which scrapers have to have a certificate from
+    #[arg(long, value_name = "FILE", requires = "metrics_certificate", env = "PORTCULLIS_METRICS_CLIENT_CA")]
+    pub metrics_client_ca: Option<PathBuf>,
+    /// Answer all who reach that address: neither token nor certificate is wanted
+    #[arg(long, env = "PORTCULLIS_METRICS_OPEN", conflicts_with_all = ["metrics_token_file", "metrics_client_ca"])]
+    pub metrics_open: bool,
 }
 
 #[derive(Args)]
@@ -531,8 +557,9 @@ impl RunArgs {
 // === impl HostPortArgs ===
 
 impl HostPortArgs {
-    pub(crate) fn rights(&self, admin_port: Option<u16>) -> HostPortRights {
-        HostPortRights { grants: self.grants.clone(), node_ports: self.node_ports.clone(), admin_port }
+    pub(crate) fn rights(&self, admin_port: Option<u16>, metrics_port: Option<u16>) -> HostPortRights {
+        let (grants, node_ports) = (self.grants.clone(), self.node_ports.clone());
+        HostPortRights { grants, node_ports, admin_port, metrics_port }
     }
 }
 

@@ -87,6 +87,10 @@ pub(crate) struct ClusterArgs {
     /// [default: none]
     #[arg(long, value_name = "JSON", env = "PORTCULLIS_DEDICATED_POD", value_parser = json_object)]
     dedicated_pod: Option<Map<String, Value>>,
+    /// Port on which those pods show their metrics to all that reach it; one of a listener stays
+    /// the listener's [default: none]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..), env = "PORTCULLIS_DEDICATED_METRICS_PORT")]
+    dedicated_metrics_port: Option<u16>,
     /// The ClusterRoleBinding by which those pods may read their configuration
     #[arg(long, value_name = "NAME", env = "PORTCULLIS_DEDICATED_BINDING")]
     dedicated_binding: Option<String>,
@@ -153,6 +157,7 @@ impl ClusterArgs {
             spec,
             endpoint_namespaces: self.endpoint_namespaces.clone(),
             load_balancers: self.load_balancer_addresses.clone(),
+            metrics_port: self.dedicated_metrics_port,
             ..pods
         });
         Parameters { service_type, pods, ..Parameters::default() }

@@ -41,7 +41,7 @@ pub(crate) fn settings(args: &Offline) -> Settings {
         controller_name: args.controller_name.clone(),
         default_addresses: default_addresses(&args.address),
         generated: Parameters { pods: Some(Pods::new(IMAGE)), ..Parameters::default() },
-        host_ports: args.host_ports.rights(None),
+        host_ports: args.host_ports.rights(None, None),
         ..Settings::default()
     }
 }

@@ -51,8 +51,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
     tracing::info!("Portcullis {} starts", env!("CARGO_PKG_VERSION"));
     // Held until the process ends. Before these three nothing on the node is touched.
     let (lock, mut predecessor) = claim(args)?;
-    let admin_socket = args.admin.path();
-    let sockets = server::listen(&admin_socket, args.admin_port, &args.admin_host, predecessor.as_mut())?;
+    let sockets = server::listen(args, predecessor.as_mut())?;
     let statuses = status_files(&args.statuses(), predecessor.as_ref().map_or(&[], |it| &it.locks))?;
     let plane = Plane::start(args, predecessor)?;
     let mut locks = plane.node.locks()?;
@@ -301,7 +300,7 @@ fn settings(args: &RunArgs) -> Settings {
         api_server: BTreeSet::new(),
         endpoints,
         external: args.external.rule(),
-        host_ports: args.host_ports.rights(args.admin_port),
+        host_ports: args.host_ports.rights(args.admin_port, args.metrics.metrics_address.map(|it| it.port())),
         role: args.cluster.role(),
         place: args.cluster.place(),
     }

@@ -2,9 +2,10 @@
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
+use std::fmt;
 use std::fs;
 use std::io;
-use std::net::{Ipv4Addr, TcpListener as StdTcpListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener as StdTcpListener};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener as StdUnixListener, UnixStream as StdUnixStream};
 use std::path::{Path, PathBuf};
@@ -16,20 +17,25 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
-use http::{Request, Response, StatusCode};
+use http::header::WWW_AUTHENTICATE;
+use http::request::Parts;
+use http::{HeaderValue, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use portcullis_node::Process;
+use rustix::io::Errno;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep_until, timeout};
 
+use crate::admin::access::{Access, Refusal};
 use crate::admin::endpoints::{Admin, text};
 use crate::admin::hosts::Hosts;
+use crate::cli::RunArgs;
 use crate::hand_over::predecessor::Predecessor;
 use crate::plane::Plane;
 
@@ -57,16 +63,32 @@ const PAUSE_AFTER_ACCEPT_ERROR: Duration = Duration::from_millis(100);
 /// them must not cost the agent that does. Nothing is answered yet.
 pub(crate) struct Sockets {
     path: PathBuf,
-    port: Option<u16>,
-    hosts: Hosts,
     unix: Option<(StdUnixListener, SocketFile)>,
-    tcp: Option<StdTcpListener>,
+    ports: Vec<Port>,
+}
+
+/// A TCP port that is answered on.
+struct Port {
+    address: SocketAddr,
+    /// The option that it is from.
+    option: &'static str,
+    reach: Reach,
+    /// `None` as long as another agent has it.
+    taken: Option<StdTcpListener>,
+}
+
+/// The answers that a socket has, and for whom.
+enum Reach {
+    /// All of them, under these names.
+    All(Hosts),
+    /// Metrics alone.
+    Metrics(Access),
 }
 
 /// The answers on one socket.
 struct Service {
     admin: Admin,
-    hosts: Hosts,
+    reach: Reach,
     answers: Arc<Semaphore>,
 }
 
@@ -94,7 +116,7 @@ struct SocketFile(PathBuf);
 /// The open endpoints; [`Endpoints::close`] ends them and removes the socket.
 pub(crate) struct Endpoints {
     unix: Acceptor,
-    tcp: Acceptor,
+    ports: Vec<Acceptor>,
 }
 
 /// The answers on one socket, which end with it.
@@ -103,34 +125,47 @@ struct Acceptor {
     open: watch::Sender<()>,
 }
 
-/// Listens on a unix socket, and on a port of 127.0.0.1 if one is given, under these names. An
-/// agent that takes over gets neither as long as the other one has it.
-pub(crate) fn listen(
-    socket: &Path,
-    port: Option<u16>,
-    names: &[String],
-    predecessor: Option<&mut Predecessor>,
-) -> Result<Sockets> {
-    let (path, hosts) = (socket.to_owned(), Hosts::Listed(names.to_vec()));
-    let (unix, tcp) = match predecessor {
-        Some(other) if StdUnixStream::connect(socket).is_ok() => {
+/// Listens on a unix socket, and on the ports that are asked for. An agent that takes over gets
+/// none as long as the other one has it.
+pub(crate) fn listen(args: &RunArgs, predecessor: Option<&mut Predecessor>) -> Result<Sockets> {
+    let path = args.admin.path();
+    let admin_port = args.admin_port.map(|port| Port {
+        address: (Ipv4Addr::LOCALHOST, port).into(),
+        option: "--admin-port",
+        reach: Reach::All(Hosts::Listed(args.admin_host.clone())),
+        taken: None,
+    });
+    let access = Access::of(&args.metrics)?;
+    let metrics_port = args.metrics.metrics_address.map(|address| Port {
+        address,
+        option: "--metrics-address",
+        reach: Reach::Metrics(access),
+        taken: None,
+    });
+    let mut ports: Vec<_> = admin_port.into_iter().chain(metrics_port).collect();
+    let unix = match predecessor {
+        Some(other) if StdUnixStream::connect(&path).is_ok() => {
             other.needs_admin_socket = true;
-            (None, None)
+            None
         }
-        Some(_) => (Some(listen_on_file(socket)?), None),
-        None => (Some(listen_on_file(socket)?), port.map(listen_on_loopback).transpose()?),
+        Some(_) => Some(listen_on_file(&path)?),
+        None => {
+            for port in &mut ports {
+                port.taken = Some(listen_on(port.address, port.option)?);
+            }
+            Some(listen_on_file(&path)?)
+        }
     };
-    Ok(Sockets { path, port, hosts, unix, tcp })
+    Ok(Sockets { path, unix, ports })
 }
 
 /// Answers on the sockets; on those that another agent has once this one serves.
 pub(crate) fn serve(admin: Admin, sockets: Sockets) -> Endpoints {
-    let Sockets { path, port, hosts, unix, tcp } = sockets;
-    let service = |hosts| {
-        Arc::new(Service { admin: admin.clone(), hosts, answers: Arc::new(Semaphore::new(MAX_ANSWERS)) })
+    let Sockets { path, unix, ports } = sockets;
+    let service = |reach| {
+        Arc::new(Service { admin: admin.clone(), reach, answers: Arc::new(Semaphore::new(MAX_ANSWERS)) })
     };
-    let (on_file, on_port) = (service(Hosts::Any), service(hosts));
-    let plane = admin.plane.clone();
+    let (on_file, plane) = (service(Reach::All(Hosts::Any)), admin.plane.clone());
     let unix = Acceptor::start(async move |closed| {
         let (unix, _file) = match unix {
             Some(taken) => taken,
@@ -144,22 +179,25 @@ pub(crate) fn serve(admin: Admin, sockets: Sockets) -> Endpoints {
             Err(error) => tracing::error!("no admin endpoints on {}: {error}", path.display()),
         }
     });
-    let plane = admin.plane.clone();
-    let tcp = Acceptor::start(async move |closed| {
-        let Some(port) = port else { return };
-        let tcp = match tcp {
-            Some(taken) => taken,
-            None => once_served(&plane, || listen_on_loopback(port)).await,
-        };
-        match tcp.local_addr().and_then(|local| Ok((TcpListener::from_std(tcp)?, local))) {
-            Ok((listener, local)) => {
-                tracing::info!("admin endpoints on http://{local}");
-                accept(listener, on_port, closed).await;
+    let ports = ports.into_iter().map(|port| {
+        let Port { address, option, reach, taken } = port;
+        let what = reach.to_string();
+        let (service, plane) = (service(reach), admin.plane.clone());
+        Acceptor::start(async move |closed| {
+            let tcp = match taken {
+                Some(taken) => taken,
+                None => once_served(&plane, || listen_on(address, option)).await,
+            };
+            match tcp.local_addr().and_then(|local| Ok((TcpListener::from_std(tcp)?, local))) {
+                Ok((listener, local)) => {
+                    tracing::info!("{what}://{local}");
+                    accept(listener, service, closed).await;
+                }
+                Err(error) => tracing::error!("no {what}://{address}: {error}"),
             }
-            Err(error) => tracing::error!("no admin endpoints on port {port}: {error}"),
-        }
+        })
     });
-    Endpoints { unix, tcp }
+    Endpoints { unix, ports: ports.collect() }
 }
 
 /// The other agent has let go of it by then; any other process that has it may do so later.
@@ -177,11 +215,17 @@ async fn once_served<L>(plane: &Plane, listen: impl Fn() -> Result<L>) -> L {
     }
 }
 
-fn listen_on_loopback(port: u16) -> Result<StdTcpListener> {
-    let listener = StdTcpListener::bind((Ipv4Addr::LOCALHOST, port)).with_context(|| {
-        format!(
-            "cannot listen on 127.0.0.1:{port}: stop the process that has it, or choose another --admin-port"
-        )
+fn listen_on(address: SocketAddr, option: &str) -> Result<StdTcpListener> {
+    let mut bound = StdTcpListener::bind(address);
+    // Machines without IPv6 have all addresses of IPv4.
+    if let Err(error) = &bound
+        && error.raw_os_error() == Some(Errno::AFNOSUPPORT.raw_os_error())
+        && address.ip().is_unspecified()
+    {
+        bound = StdTcpListener::bind((Ipv4Addr::UNSPECIFIED, address.port()));
+    }
+    let listener = bound.with_context(|| {
+        format!("cannot listen on {address}: stop the process that has it, or choose another {option}")
     })?;
     listener.set_nonblocking(true)?;
     Ok(listener)
@@ -287,7 +331,27 @@ async fn connection(
     service: Arc<Service>,
     is_answering: Arc<AtomicBool>,
 ) {
-    let answer = service_fn(|request| service.answer(request, Answering::begin(&is_answering)));
+    let acceptor = match &service.reach {
+        Reach::All(_) => Ok(None),
+        Reach::Metrics(access) => access.acceptor(),
+    };
+    match acceptor {
+        Ok(None) => answer_on(stream, &service, &is_answering).await,
+        Ok(Some(acceptor)) => match timeout(REQUEST_TIME, acceptor.accept(stream)).await {
+            Ok(Ok(stream)) => answer_on(stream, &service, &is_answering).await,
+            Ok(Err(error)) => tracing::debug!(%error, "TLS handshake of a scraper failed"),
+            Err(_) => tracing::debug!("a scraper did not complete its TLS handshake"),
+        },
+        Err(error) => tracing::warn!("no scrapes are answered: {error:#}"),
+    }
+}
+
+async fn answer_on(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    service: &Service,
+    is_answering: &Arc<AtomicBool>,
+) {
+    let answer = service_fn(|request| service.answer(request, Answering::begin(is_answering)));
     let mut server = hyper::server::conn::http1::Builder::new();
     server.timer(TokioTimer::new()).header_read_timeout(REQUEST_TIME);
     // A client that went away, or does not end.
@@ -303,8 +367,8 @@ impl Service {
         answering: Answering,
     ) -> Result<Response<Counted>, Infallible> {
         let (head, body) = request.into_parts();
-        if let Some(refusal) = self.hosts.refusal(&head) {
-            return Ok(counted(text(StatusCode::MISDIRECTED_REQUEST, refusal), None, answering));
+        if let Some(refusal) = self.reach.refusal(&head) {
+            return Ok(counted(refusal, None, answering));
         }
         let body = match timeout(REQUEST_TIME, Limited::new(body, MAX_BODY).collect()).await {
             Ok(Ok(body)) => body.to_bytes(),
@@ -329,6 +393,46 @@ impl Service {
         };
         let answer = self.admin.answer(request).await;
         Ok(counted(answer, Some(permit), answering))
+    }
+}
+
+// === impl Reach ===
+
+impl Reach {
+    /// The answer to a request that is not to have another one.
+    fn refusal(&self, head: &Parts) -> Option<Response<Bytes>> {
+        match self {
+            Self::All(hosts) => {
+                hosts.refusal(head).map(|refusal| text(StatusCode::MISDIRECTED_REQUEST, refusal))
+            }
+            Self::Metrics(access) => match access.admit(head) {
+                Err(Refusal::Token) => {
+                    let mut refusal = text(StatusCode::UNAUTHORIZED, "a token is wanted, and this is none\n");
+                    let bearer = HeaderValue::from_static("Bearer realm=\"metrics\"");
+                    refusal.headers_mut().insert(WWW_AUTHENTICATE, bearer);
+                    Some(refusal)
+                }
+                Err(Refusal::Unknown(error)) => {
+                    tracing::warn!("no scrapes are answered: {error:#}");
+                    Some(text(StatusCode::SERVICE_UNAVAILABLE, "there is no token to compare with\n"))
+                }
+                Ok(()) if head.uri.path() != "/metrics" => {
+                    Some(text(StatusCode::NOT_FOUND, "there is nothing but /metrics here\n"))
+                }
+                Ok(()) => None,
+            },
+        }
+    }
+}
+
+/// With the scheme of its URL.
+impl fmt::Display for Reach {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::All(_) => f.write_str("admin endpoints on http"),
+            Self::Metrics(access) if access.is_encrypted() => f.write_str("metrics on https"),
+            Self::Metrics(_) => f.write_str("metrics on http"),
+        }
     }
 }
 
@@ -380,7 +484,9 @@ impl Body for Counted {
 
 impl Endpoints {
     pub(crate) async fn close_port(&mut self) {
-        self.tcp.close().await;
+        for port in &mut self.ports {
+            port.close().await;
+        }
     }
 
     pub(crate) async fn close_socket(&mut self) {

@@ -26,6 +26,8 @@ pub struct HostPortRights {
     pub node_ports: PortRange,
     /// Of the agents' own admin endpoints.
     pub admin_port: Option<u16>,
+    /// Of the agents' metrics, for scrapers on other machines.
+    pub metrics_port: Option<u16>,
 }
 
 /// The Gateways of a class in a namespace, and the ports they may have: `CLASS/NAMESPACE:PORTS`,
@@ -77,14 +79,20 @@ impl HostPortRights {
     fn owner(&self, port: u16) -> Option<&'static str> {
         let system = SYSTEM.iter().find(|(ports, _)| ports.contains(&port)).map(|(_, owner)| *owner);
         let admin = (self.admin_port == Some(port)).then_some("the agents' admin port");
+        let metrics = (self.metrics_port == Some(port)).then_some("the agents' metrics port");
         let node_port = self.node_ports.0.contains(&port).then_some("in the range of Services' node ports");
-        system.or(admin).or(node_port)
+        system.or(admin).or(metrics).or(node_port)
     }
 }
 
 impl Default for HostPortRights {
     fn default() -> Self {
-        Self { grants: Vec::new(), node_ports: PortRange(30000..=32767), admin_port: None }
+        Self {
+            grants: Vec::new(),
+            node_ports: PortRange(30000..=32767),
+            admin_port: None,
+            metrics_port: None,
+        }
     }
 }
 
@@ -138,7 +146,8 @@ mod tests {
 
     fn granted(grants: &[&str], class: &str, namespace: &str, port: u16) -> bool {
         let grants = grants.iter().map(|grant| grant.parse().unwrap()).collect();
-        let rights = HostPortRights { grants, admin_port: Some(9270), ..HostPortRights::default() };
+        let (admin_port, metrics_port) = (Some(9270), Some(9271));
+        let rights = HostPortRights { grants, admin_port, metrics_port, ..HostPortRights::default() };
         rights.refusal(class, namespace, PortKey::tcp(port)).is_none()
     }
 
@@ -156,7 +165,7 @@ mod tests {
 
     #[test]
     fn what_a_cluster_needs_is_granted_to_no_gateway() {
-        for port in [2379, 2380, 6443, 9270, 10250, 10256, 10257, 10259, 30000, 32767] {
+        for port in [2379, 2380, 6443, 9270, 9271, 10250, 10256, 10257, 10259, 30000, 32767] {
             assert!(!granted(&["*/*:1-65535"], "edge", "infra", port), "{port}");
         }
         for port in [80, 443, 2378, 10247, 10260, 29999, 32768, 65535] {

@@ -67,6 +67,8 @@ pub struct Pods {
     pub endpoint_namespaces: Vec<String>,
     pub external: ExternalRule,
     pub load_balancers: Vec<AddressRange>,
+    /// The port of each pod on which it shows its metrics to all that reach it.
+    pub metrics_port: Option<u16>,
     /// Fields of the pods' spec: where they run, and how their image is pulled. What we set
     /// ourselves has precedence.
     pub spec: Map<String, Value>,
@@ -142,6 +144,7 @@ impl Pods {
             endpoint_namespaces: Vec::new(),
             external: ExternalRule::default(),
             load_balancers: Vec::new(),
+            metrics_port: None,
             spec: Map::new(),
         }
     }

@@ -125,12 +125,19 @@ fn container(
     ];
     let lists = lists.into_iter().filter(|(_, values)| !values.is_empty());
     variables.extend(lists.map(|(name, values)| variable(name, &values.join(","))));
+    let mut container_ports: Vec<_> = ports.iter().map(container_port).collect();
+    // A listener's port is the listener's.
+    if let Some(port) = pods.metrics_port.filter(|port| !ports.contains(&PortKey::tcp(*port))) {
+        variables.push(variable("METRICS_ADDRESS", &format!("[::]:{port}")));
+        variables.push(variable("METRICS_OPEN", "true"));
+        container_ports.push(json!({"name": "metrics", "containerPort": port, "protocol": "TCP"}));
+    }
     json!({
         "name": "gateway",
         "image": pods.image,
         "args": ["run"],
         "env": variables,
-        "ports": ports.iter().map(container_port).collect::<Vec<_>>(),
+        "ports": container_ports,
         "readinessProbe": {
             "exec": {"command": ["/portcullis", "ready", "--admin-socket", format!("{RUN}/admin.sock")]},
             "periodSeconds": 2,

@@ -520,6 +520,26 @@ fn pods_get_the_agents_settings_and_run_where_the_operator_says() {
     }
 }
 
+#[test]
+fn pods_show_their_metrics_on_a_port_that_no_listener_has() {
+    let container = |numbers: &[u16]| {
+        let pods = Pods { metrics_port: Some(9271), ..Pods::new("example.org/portcullis:1") };
+        let parameters = Parameters { pods: Some(pods), ..dedicated() };
+        let desired =
+            plan(&gateway(json!({})), &ports(numbers), &parameters, crate::CONTROLLER_NAME).unwrap();
+        let deployment = &desired.object(GeneratedKind::Deployment).unwrap().manifest;
+        deployment["spec"]["template"]["spec"]["containers"][0].clone()
+    };
+    let address = json!({"name": "PORTCULLIS_METRICS_ADDRESS", "value": "[::]:9271"});
+    let shown = container(&[80]);
+    assert!(shown["env"].as_array().unwrap().contains(&address), "{shown:#}");
+    let named = json!({"name": "metrics", "containerPort": 9271, "protocol": "TCP"});
+    assert!(shown["ports"].as_array().unwrap().contains(&named), "{shown:#}");
+    let taken = container(&[80, 9271]);
+    assert!(!taken["env"].as_array().unwrap().contains(&address), "{taken:#}");
+    assert_eq!(taken["ports"].as_array().unwrap().len(), 2, "{taken:#}");
+}
+
 /// `a-b` of class `c` and `a` of class `b-c` want objects of one name.
 fn of_one_name(gateway: &str, class: &str, uid: &str, created: &str) -> DesiredObjects {
     let manifest = json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway",
