@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use portcullis_model::{Access, ClientAddress, L4Rule, Peer, PortListeners, Serves};
 use rustls::server::Accepted;
@@ -28,6 +28,7 @@ use crate::client::proxy_header;
 use crate::client::stream::Transport;
 use crate::client::tls::{UNRECOGNIZED_NAME, normal_name};
 use crate::client::turns::{HandshakeTurns, MOST_WAITING};
+use crate::core::moment::Moment;
 use crate::core::snapshot::SnapshotCell;
 use crate::core::stats::{CoreCounters, ExceededLimit, HandshakeFailure, NotAdmitted};
 
@@ -403,7 +404,7 @@ impl Opener {
             Err(refused) => return Err(protocol_failure(refused.send(&mut stream).await)),
         };
         let config = self.listeners.server_config(listener).ok_or(HandshakeFailure::NoCertificate)?;
-        let asked = Instant::now();
+        let asked = Moment::now();
         let Ok(turn) = self.turns.take(listener.handshakes()).await else {
             let why = format_args!("{MOST_WAITING} handshakes that wait for their turn on this core");
             listener.keep_out(NotAdmitted::Handshakes, client, why);
@@ -423,7 +424,7 @@ impl Opener {
         stream.get_mut().1.set_buffer_limit(Some(UNSENT_TLS));
         listener.counters().connections.increment();
         if let Some(durations) = listener.durations() {
-            durations.handshakes.observe(asked.elapsed());
+            durations.shaken_hands(asked);
         }
         Ok(stream)
     }

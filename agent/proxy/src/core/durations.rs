@@ -6,14 +6,14 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::Hash;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use foldhash::fast::RandomState;
 use http::StatusCode;
 use portcullis_model::{BackendName, ListenerId, ObjectName, RuleId, Snapshot};
 
 use crate::core::counter::Counter;
-use crate::core::histogram::{Histogram, HistogramCells};
+use crate::core::histogram::{Histogram, HistogramCells, Observed};
+use crate::core::moment::Moment;
 use crate::core::series::{SeriesSet, SharedNames};
 use crate::core::settings::Measure;
 
@@ -79,7 +79,7 @@ type ByRule = HashMap<usize, (Arc<RuleId>, Rc<RuleSeries>), RandomState>;
 #[derive(Debug, Default)]
 pub(crate) struct ListenerSeries {
     requests: HistogramCells,
-    pub handshakes: HistogramCells,
+    handshakes: HistogramCells,
 }
 
 #[derive(Debug, Default)]
@@ -97,8 +97,8 @@ struct RuleSeries {
 
 /// A request that is being answered. It counts when this is dropped.
 pub(crate) struct Measured {
-    begun: Instant,
-    status: StatusCode,
+    begun: Moment,
+    class: usize,
     listener: Option<Rc<ListenerSeries>>,
     rule: Option<Rc<RuleSeries>>,
 }
@@ -108,7 +108,7 @@ pub(crate) struct Upstream<'a> {
     pub backend: &'a BackendName,
     /// `None` if there was no response.
     pub status: Option<StatusCode>,
-    pub took: Duration,
+    pub begun: Moment,
 }
 
 // === impl SharedDurations ===
@@ -147,18 +147,16 @@ impl Durations {
     /// Begins to measure a response. The rule is the one that took the request.
     pub(crate) fn answered(
         &self,
-        (begun, status): (Instant, StatusCode),
+        (begun, status): (Moment, StatusCode),
         listener: Option<Rc<ListenerSeries>>,
         rule: Option<&Arc<RuleId>>,
         upstream: Option<Upstream<'_>>,
     ) -> Measured {
         let rule = rule.and_then(|id| self.rule(id));
-        if let (Some(rule), Some(Upstream { backend, status, took })) = (&rule, upstream)
-            && let Some(series) = self.backend(rule, backend)
-        {
-            series.count(status, took);
+        if let (Some(rule), Some(Upstream { backend, status, begun })) = (&rule, upstream) {
+            self.count_upstream(rule, backend, status.map_or(0, class), begun);
         }
-        Measured { begun, status, listener, rule }
+        Measured { begun, class: class(status), listener, rule }
     }
 
     fn rule(&self, id: &Arc<RuleId>) -> Option<Rc<RuleSeries>> {
@@ -166,23 +164,27 @@ impl Durations {
             return None;
         }
         let mut rules = self.rules.borrow_mut();
-        let (_, series) = rules.entry(Arc::as_ptr(id) as usize).or_insert_with(|| {
-            let route = self.routes.as_ref().map(|routes| routes.get(&RouteName::of(id)));
-            (id.clone(), Rc::new(RuleSeries { route, backends: RefCell::default() }))
-        });
-        Some(series.clone())
+        let address = Arc::as_ptr(id) as usize;
+        if let Some((_, series)) = rules.get(&address) {
+            return Some(series.clone());
+        }
+        let route = self.routes.as_ref().map(|routes| routes.get(&RouteName::of(id)));
+        let series = Rc::new(RuleSeries { route, backends: RefCell::default() });
+        rules.insert(address, (id.clone(), series.clone()));
+        Some(series)
     }
 
-    fn backend(&self, rule: &RuleSeries, name: &BackendName) -> Option<Rc<RequestSeries>> {
-        let backends = self.backends.as_ref()?;
+    fn count_upstream(&self, rule: &RuleSeries, name: &BackendName, class: usize, begun: Moment) {
+        let Some(backends) = &self.backends else { return };
+        let observed = Observed::nanoseconds(begun.elapsed());
         let mut known = rule.backends.borrow_mut();
         let is_it = |known: &BackendName| Arc::ptr_eq(&known.0, &name.0) || known == name;
         if let Some((_, series)) = known.iter().find(|(known, _)| is_it(known)) {
-            return Some(series.clone());
+            return series.count(class, observed);
         }
         let series = backends.get(name);
-        known.push((name.clone(), series.clone()));
-        Some(series)
+        series.count(class, observed);
+        known.push((name.clone(), series));
     }
 
     /// Looks rules up anew: there may be others, and places that are free.
@@ -227,6 +229,10 @@ impl Durations {
     }
 }
 
+fn class(status: StatusCode) -> usize {
+    usize::from(status.as_u16() / 100).min(5)
+}
+
 fn read<K: Clone + Eq + Hash + Ord, V: Default, T>(
     set: Option<&SeriesSet<K, V>>,
     read: impl Fn(&V) -> T,
@@ -255,12 +261,12 @@ impl DurationStats {
 
 impl Drop for Measured {
     fn drop(&mut self) {
-        let took = self.begun.elapsed();
+        let observed = Observed::nanoseconds(self.begun.elapsed());
         if let Some(listener) = &self.listener {
-            listener.requests.observe(took);
+            listener.requests.observe(observed);
         }
         if let Some(route) = self.rule.as_ref().and_then(|rule| rule.route.as_ref()) {
-            route.count(Some(self.status), took);
+            route.count(self.class, observed);
         }
     }
 }
@@ -268,10 +274,9 @@ impl Drop for Measured {
 // === impl RequestSeries ===
 
 impl RequestSeries {
-    fn count(&self, status: Option<StatusCode>, took: Duration) {
-        let class = status.map_or(0, |status| usize::from(status.as_u16() / 100).min(5));
+    fn count(&self, class: usize, observed: Observed) {
         self.requests[class].increment();
-        self.durations.observe(took);
+        self.durations.observe(observed);
     }
 
     fn read(&self) -> RequestStats {
@@ -294,6 +299,10 @@ impl RequestStats {
 // === impl ListenerSeries ===
 
 impl ListenerSeries {
+    pub(crate) fn shaken_hands(&self, begun: Moment) {
+        self.handshakes.observe(Observed::nanoseconds(begun.elapsed()));
+    }
+
     fn read(&self) -> ListenerDurations {
         ListenerDurations { requests: self.requests.read(), handshakes: self.handshakes.read() }
     }

@@ -16,6 +16,24 @@ pub struct Histogram {
     pub sum: Duration,
 }
 
+/// A duration with its bucket.
+#[derive(Clone, Copy)]
+pub(crate) struct Observed {
+    bucket: usize,
+    nanoseconds: u64,
+}
+
+/// In nanoseconds.
+const BOUNDS: [u64; Histogram::BOUNDS.len()] = {
+    let mut bounds = [0; Histogram::BOUNDS.len()];
+    let mut at = 0;
+    while at < bounds.len() {
+        bounds[at] = Histogram::BOUNDS[at].as_nanos() as u64;
+        at += 1;
+    }
+    bounds
+};
+
 /// One core's cells.
 #[derive(Debug, Default)]
 pub(crate) struct HistogramCells {
@@ -56,13 +74,20 @@ impl Histogram {
     }
 }
 
+// === impl Observed ===
+
+impl Observed {
+    pub(crate) fn nanoseconds(nanoseconds: u64) -> Self {
+        Self { bucket: BOUNDS.partition_point(|bound| *bound < nanoseconds), nanoseconds }
+    }
+}
+
 // === impl HistogramCells ===
 
 impl HistogramCells {
-    pub(crate) fn observe(&self, duration: Duration) {
-        let bucket = Histogram::BOUNDS.partition_point(|bound| *bound < duration);
-        self.buckets[bucket].increment();
-        self.nanoseconds.add(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX));
+    pub(crate) fn observe(&self, observed: Observed) {
+        self.buckets[observed.bucket].increment();
+        self.nanoseconds.add(observed.nanoseconds);
     }
 
     pub(crate) fn read(&self) -> Histogram {
@@ -80,10 +105,10 @@ mod tests {
     #[test]
     fn a_bound_belongs_to_its_bucket() {
         let cells = HistogramCells::default();
-        let durations = [0, 250_000, 250_001, 10_000_000_000, 10_000_000_001].map(Duration::from_nanos);
-        durations.into_iter().for_each(|duration| cells.observe(duration));
+        let durations = [0, 250_000, 250_001, 10_000_000_000, 10_000_000_001];
+        durations.into_iter().for_each(|duration| cells.observe(Observed::nanoseconds(duration)));
         let read = cells.read();
         assert_eq!(read.buckets, [2, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1]);
-        assert_eq!((read.count(), read.sum), (5, durations.iter().sum()));
+        assert_eq!((read.count(), read.sum), (5, Duration::from_nanos(durations.iter().sum())));
     }
 }

@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::rc::Rc;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use foldhash::fast::RandomState;
 
@@ -18,11 +18,18 @@ pub(crate) struct SharedNames<K>(Arc<Names<K>>);
 #[derive(Debug)]
 struct Names<K> {
     most: usize,
-    /// A name that no core has a series for any more has lost its place.
-    claimed: Mutex<HashMap<K, Weak<Claim>>>,
+    claimed: Mutex<Claimed<K>>,
 }
 
-/// A name's place among those that have a series of their own.
+#[derive(Debug)]
+struct Claimed<K> {
+    names: HashMap<K, Weak<Claim>, RandomState>,
+    /// True if a core has forgotten names since the places were counted that are free.
+    is_outdated: bool,
+}
+
+/// A name's place among those that have a series of their own. It is free when no core has a series
+/// of that name any more.
 #[derive(Debug)]
 struct Claim;
 
@@ -41,23 +48,28 @@ type Own<K, V> = HashMap<K, (Arc<Claim>, Rc<V>), RandomState>;
 
 impl<K: Clone + Eq + Hash> SharedNames<K> {
     pub(crate) fn new(most: usize) -> Self {
-        Self(Arc::new(Names { most, claimed: Mutex::default() }))
+        let claimed = Claimed { names: HashMap::default(), is_outdated: false };
+        Self(Arc::new(Names { most, claimed: Mutex::new(claimed) }))
     }
 
     fn claim(&self, name: &K) -> Option<Arc<Claim>> {
-        let mut claimed = self.0.claimed.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(claim) = claimed.get(name).and_then(Weak::upgrade) {
+        let claimed = &mut *self.claimed();
+        if let Some(claim) = claimed.names.get(name).and_then(Weak::upgrade) {
             return Some(claim);
         }
-        if claimed.len() >= self.0.most {
-            claimed.retain(|_, claim| claim.strong_count() > 0);
+        if std::mem::take(&mut claimed.is_outdated) {
+            claimed.names.retain(|_, claim| claim.strong_count() > 0);
         }
-        if claimed.len() >= self.0.most {
+        if claimed.names.len() >= self.0.most {
             return None;
         }
         let claim = Arc::new(Claim);
-        claimed.insert(name.clone(), Arc::downgrade(&claim));
+        claimed.names.insert(name.clone(), Arc::downgrade(&claim));
         Some(claim)
+    }
+
+    fn claimed(&self) -> MutexGuard<'_, Claimed<K>> {
+        self.0.claimed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -88,6 +100,7 @@ impl<K: Clone + Eq + Hash, V: Default> SeriesSet<K, V> {
     /// Forgets the series of other names.
     pub(crate) fn retain(&self, is_kept: impl Fn(&K) -> bool) {
         self.own.borrow_mut().retain(|name, _| is_kept(name));
+        self.names.claimed().is_outdated = true;
     }
 
     /// All series; `None` names the shared one.

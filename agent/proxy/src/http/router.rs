@@ -5,7 +5,6 @@
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Instant;
 
 use bytes::Bytes;
 use http::{HeaderValue, Method, StatusCode, Version, header};
@@ -19,6 +18,7 @@ use crate::client::listener::{ListenerState, Listeners};
 use crate::core::durations::{Durations, Upstream};
 use crate::core::head::Head;
 use crate::core::log_limit::LogLimit;
+use crate::core::moment::Moment;
 use crate::core::reason::{GrpcCode, Reason};
 use crate::core::snapshot::Current;
 use crate::core::stats::{CoreCounters, NotAdmitted};
@@ -53,9 +53,9 @@ pub(crate) struct Router {
 /// A request with the decision about it, and what of its head is needed once it has been sent on.
 pub(crate) struct Routed<'s> {
     pub decision: Decision<'s>,
-    begun: Instant,
+    begun: Moment,
     /// The end of checks that had to wait for others.
-    passed: Option<Instant>,
+    passed: Option<Moment>,
     listener: Option<Rc<ListenerState>>,
     version: Version,
     method: Method,
@@ -114,7 +114,7 @@ impl Routed<'_> {
 
     /// Notes that nothing keeps the request from being sent on any more.
     pub(crate) fn pass(&mut self) {
-        self.passed = Some(Instant::now());
+        self.passed = Some(Moment::now());
     }
 
     fn listener_id(&self) -> Option<&ListenerId> {
@@ -126,7 +126,7 @@ impl Routed<'_> {
 
 impl Router {
     pub(crate) fn route<'s>(&self, current: &'s Current, client: &Client, head: &impl Head) -> Routed<'s> {
-        let begun = Instant::now();
+        let begun = Moment::now();
         let port = current.port(client.local).map(|port| &**port);
         let tls = client.tls.as_ref().map(|listener_state| &listener_state.listener);
         let arrival = Arrival {
@@ -338,7 +338,7 @@ impl Router {
         let upstream = destination.backend.filter(|_| sent_on).map(|backend| Upstream {
             backend,
             status: endpoint.map(|_| status),
-            took: request.passed.unwrap_or(request.begun).elapsed(),
+            begun: request.passed.unwrap_or(request.begun),
         });
         let answer = (request.begun, status);
         exchange.measure(self.durations.answered(answer, durations, destination.rule, upstream));
