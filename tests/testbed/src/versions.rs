@@ -32,6 +32,7 @@ pub const TOOLS: &[Tool] = &[
     tool("nft", "nftables"),
     tool("openssl", "openssl"),
     tool("curl", "curl"),
+    tool("python3", "python3"),
 ];
 
 /// Tools that a node of the test cluster runs. The CNI plugins are in no PATH.
