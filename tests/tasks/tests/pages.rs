@@ -20,7 +20,24 @@ macro_rules! pages {
 }
 
 pages! {
+    authentication "authentication"
+    canary "canary"
+    capacity "capacity"
+    cert_manager "cert-manager"
+    delegation "delegation"
+    external_dns "external-dns"
     first_gateway "first-gateway"
+    grpc "grpc"
+    load_balancers "load-balancers"
+    mtls "mtls"
+    oauth2_proxy "oauth2-proxy"
+    progressive_delivery "progressive-delivery"
+    rate_limits "rate-limits"
+    tcp_udp "tcp-udp"
+    tenants "tenants"
+    tls "tls"
+    troubleshooting "troubleshooting"
+    upgrade "upgrade"
 }
 
 #[test]
