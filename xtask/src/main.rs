@@ -1,6 +1,7 @@
 //! Everything a developer or CI runs that is not plain cargo: `cargo xtask <command>`. One module
 //! per command; what measures or tests is a program of its own.
 
+mod book;
 mod build_ebpf;
 mod ci;
 mod codegen;
@@ -40,6 +41,8 @@ enum Command {
     Codegen(codegen::Args),
     /// Check the rules no compiler checks: layers, links, dependencies, paths, circles, words
     Tidy(tidy::Args),
+    /// Build the documents as a site, in target/book
+    Book(book::Args),
     /// Check what dependencies there are: banned ones, licences, sources
     Deny(deny::Args),
     /// Check dependencies for known vulnerabilities; fetches the database of them
@@ -73,6 +76,7 @@ fn main() -> Result<()> {
         Command::Ci(args) => ci::run(&args),
         Command::Codegen(args) => codegen::run(&args),
         Command::Tidy(args) => tidy::run(&args),
+        Command::Book(args) => book::run(&args),
         Command::Deny(args) => deny::run(&args),
         Command::Advisories(args) => deny::advisories(&args),
         Command::Release(args) => release::run(&args),

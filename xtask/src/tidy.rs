@@ -3,6 +3,7 @@
 
 mod circles;
 mod dependencies;
+mod fix;
 mod layers;
 mod links;
 mod metadata;
@@ -24,6 +25,9 @@ pub(crate) struct Args {
     /// First fill comments and documents anew that are too wide, below these folders
     #[arg(long, value_name = "FOLDER")]
     wrap: Vec<String>,
+    /// First put right what a program can: formatting, lines that are too wide, trailing blanks
+    #[arg(long)]
+    fix: bool,
 }
 
 /// A file of the repository, by its path from the root.
@@ -40,6 +44,7 @@ type Rule = fn(&[File]) -> Vec<Problem>;
 
 const RULES: &[Rule] = &[
     circles::problems,
+    fix::trailing_blanks,
     prose::openings,
     prose::wide_lines,
     prose::wide_documents,
@@ -49,15 +54,22 @@ const RULES: &[Rule] = &[
 ];
 
 pub(crate) fn run(args: &Args) -> Result<()> {
+    if args.fix {
+        fix::format()?;
+    }
     let mut files = files()?;
-    for file in files.iter_mut().filter(|file| args.wrap.iter().any(|folder| file.path.starts_with(folder))) {
-        let wrapped = match prose::marker(file) {
-            Some(marker) => wrap::comments(&file.text, marker),
-            None if prose::is_document(file) => wrap::document(&file.text),
-            None => continue,
+    for file in &mut files {
+        let is_wrapped = args.wrap.iter().any(|folder| file.path.starts_with(folder));
+        let text = match args.fix {
+            true => fix::mended(file),
+            false if is_wrapped => fix::wrapped(file),
+            false => continue,
         };
-        file.text = wrapped;
-        fs::write(workspace::root().join(&file.path), &file.text)?;
+        if text != file.text {
+            println!("tidy: {} is put right", file.path);
+            fs::write(workspace::root().join(&file.path), &text)?;
+            file.text = text;
+        }
     }
     for warning in text::long_files(&files) {
         println!("tidy: warning: {}", warning.0);

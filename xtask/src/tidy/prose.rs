@@ -48,7 +48,7 @@ fn begins_with(text: &str, word: &str) -> bool {
 pub(super) fn marker(file: &File) -> Option<&'static str> {
     let extension = file.path.rsplit_once('.').map_or("", |(_, extension)| extension);
     match extension {
-        _ if KEPT.iter().any(|folder| file.path.starts_with(folder)) => None,
+        _ if is_kept(&file.path) => None,
         "rs" if is_written(file) => Some("//"),
         "go" => Some("//"),
         "yaml" | "toml" | "tpl" | "sh" => Some("#"),
@@ -60,6 +60,10 @@ pub(super) fn marker(file: &File) -> Option<&'static str> {
 /// stay as they are.
 const KEPT: &[&str] =
     &["deploy/crds/", "agent/gateway/tests/cases/", "agent/gateway/tests/stories/", "agent/tests/check/"];
+
+pub(super) fn is_kept(path: &str) -> bool {
+    KEPT.iter().any(|folder| path.starts_with(folder))
+}
 
 pub(super) fn wide_lines(files: &[File]) -> Vec<Problem> {
     let mut problems = Vec::new();

@@ -46,8 +46,11 @@ fn rules_in(chart: &str, kind: &str, name: &str) -> Value {
     roles.next().expect("the chart has the role")["rules"].clone()
 }
 
-/// The operator's page on rights.
-const RIGHTS: &str = include_str!("../../../../docs/cluster-mode.md");
+/// The operator's pages on rights.
+const RIGHTS: &str = concat!(
+    include_str!("../../../../docs/cluster/reading.md"),
+    include_str!("../../../../docs/cluster/dedicated.md")
+);
 
 type Verbs = BTreeSet<&'static str>;
 
@@ -138,12 +141,13 @@ fn pods_of_one_gateway_may_read_what_is_meant_for_them_and_nothing_else() {
     assert_eq!(granted, expected.collect());
 }
 
-/// Resources in the last column of a row of the operator's page.
+/// Resources in an item of the operator's pages.
 fn documented(begin: &str) -> BTreeSet<&'static str> {
-    let row = RIGHTS.lines().find_map(|line| line.strip_prefix(begin)).expect("the page has a row for it");
+    let (_, rest) = RIGHTS.split_once(begin).expect("the pages have an item for it");
+    let item =
+        ["\n- ", "\n\n"].iter().filter_map(|end| rest.find(end)).min().map_or(rest, |end| &rest[..end]);
     let is_resource = |word: &&str| word.len() > 3 && word.chars().all(|c| c.is_ascii_lowercase());
-    let words = row.trim_end_matches(" |").split([' ', ',', ':', ';', '(', ')']).filter(is_resource);
-    words.collect()
+    item.split([' ', '\n', ',', ':', ';', '(', ')']).filter(is_resource).collect()
 }
 
 /// Needs no cluster.
@@ -157,16 +161,16 @@ fn the_documented_rights_are_those_of_the_table_of_kinds() {
         resources.insert(XMESHES);
         resources
     };
-    let mut watched = documented("| list, watch | ");
+    let mut watched = documented("\n- list, watch: ");
     // In brackets: how they are read.
     watched.remove("metadata");
     assert_eq!(watched, with_xmeshes(resources(|kind| kind.reading().is_by_watch())));
     let read_alone = resources(|kind| reads(kind).contains("get"));
-    assert!(documented("| get | ").is_superset(&read_alone), "{read_alone:?}");
+    assert!(documented("\n- get: ").is_superset(&read_alone), "{read_alone:?}");
     let written = resources(|kind| kind.status() == StatusUse::Written);
-    assert_eq!(documented("| patch | `status` of "), with_xmeshes(written));
+    assert_eq!(documented("\n- patch: `status` of "), with_xmeshes(written));
     let for_pods = resources(|kind| kind.readers() == Readers::All);
-    assert_eq!(documented("| the pods' ServiceAccounts | list, watch | "), for_pods);
+    assert_eq!(documented("\n- the pods' ServiceAccounts, list, watch: "), for_pods);
 }
 
 #[tokio::test]
