@@ -1,11 +1,20 @@
-//! Times and sizes of this process, as Linux counts them, for a scrape.
+//! This process: how many descriptors it may have; its times and sizes, as Linux counts them.
 
 use std::fs;
 use std::time::Duration;
 
 use portcullis_inspect::Process;
 use rustix::param::{clock_ticks_per_second, page_size};
-use rustix::process::{Resource, getrlimit};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// Raises the number of descriptors to what the system's administrator allows. The lower limit that
+/// programs begin with is for those that use select(2).
+pub(crate) fn have_all_descriptors() {
+    let limit = getrlimit(Resource::Nofile);
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
+        tracing::warn!(%error, "the limit of open files stays what it is: {:?}", limit.current);
+    }
+}
 
 /// As far as `/proc` can be read.
 pub(crate) fn this() -> Process {

@@ -30,6 +30,7 @@ use crate::health_checks;
 use crate::ignored_options::ignored_options;
 use crate::panics;
 use crate::plane::{Plane, forwarding_addresses, node_addresses};
+use crate::process;
 use crate::telemetry;
 use crate::tenure::Tenure;
 
@@ -47,6 +48,7 @@ const SUPERSEDED: Duration = Duration::from_secs(120);
 pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
     telemetry::start(&args.log, args.log_format)?;
     panics::watch();
+    process::have_all_descriptors();
     args.config_dir.as_deref().map_or(Ok(()), check_directory)?;
     tracing::info!("Portcullis {} starts", env!("CARGO_PKG_VERSION"));
     // Held until the process ends. Before these three nothing on the node is touched.

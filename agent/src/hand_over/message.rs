@@ -124,7 +124,7 @@ impl Inbox {
         if descriptors > self.descriptors.len() {
             // As many as this process may have were taken.
             return Err(io::Error::other(
-                "descriptors are missing: raise the limit of open files (ulimit -n)",
+                "descriptors are missing: raise the limit of open files (ulimit -Hn)",
             ));
         }
         Ok(Some(Received { message, descriptors: self.descriptors.drain(..descriptors).collect() }))

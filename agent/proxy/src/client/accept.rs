@@ -33,7 +33,7 @@ pub(crate) async fn accept_forever(
                     if logged.is_due() {
                         tracing::warn!(
                             "no client is taken in while {descriptors} descriptors are open, the rest is for \
-                             backends: raise the limit of open files (ulimit -n)"
+                             backends: raise the limit of open files (ulimit -Hn)"
                         );
                     }
                     wait_for_descriptors(&stream, descriptors).await;
@@ -52,7 +52,7 @@ pub(crate) async fn accept_forever(
             | ErrorKind::Interrupted => {}
             _ => {
                 if logged.is_due() {
-                    tracing::warn!(%error, "cannot accept connections: raise the limit of open files (ulimit -n)");
+                    tracing::warn!(%error, "cannot accept connections: raise the limit of open files (ulimit -Hn)");
                 }
                 tokio::time::sleep(EXHAUSTED).await;
             }
