@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
 
 use portcullis_gateway::ExternalRule;
 use portcullis_gateway::infra::{HostPortGrant, HostPortRights, Pods, PortRange};
@@ -46,6 +47,10 @@ pub(crate) enum Command {
     /// Remove what agents leave behind: programs, maps and VIPs of this node, or objects of a
     /// cluster
     Cleanup(CleanupArgs),
+    /// Print a script by which a shell completes commands and options
+    Completions(CompletionsArgs),
+    /// Print or write manual pages
+    Man(ManArgs),
 }
 
 #[derive(Args)]
@@ -245,6 +250,22 @@ pub(crate) struct ReadyArgs {
     pub live: bool,
     #[command(flatten)]
     pub admin: AdminSocket,
+}
+
+#[derive(Args)]
+pub(crate) struct CompletionsArgs {
+    /// The shell that is to complete commands and options
+    pub shell: Shell,
+}
+
+#[derive(Args)]
+pub(crate) struct ManArgs {
+    /// Print the page of this command [default: that of portcullis]
+    #[arg(conflicts_with = "dir")]
+    pub command: Option<String>,
+    /// Write all pages into this directory instead: portcullis.1, portcullis-run.1, …
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
 }
 
 /// A configuration: of manifests, or of a running agent.

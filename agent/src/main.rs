@@ -14,6 +14,7 @@ mod hand_over;
 mod health_checks;
 mod ignored_options;
 mod inspect;
+mod manual;
 mod names;
 mod offline;
 mod output;
@@ -44,6 +45,8 @@ fn main() -> ExitCode {
         Command::Dump(args) => inspect::dump(&args),
         Command::Ready(args) => ready::run(&args),
         Command::Cleanup(args) => cleanup::run(&args),
+        Command::Completions(args) => manual::completions(&args),
+        Command::Man(args) => manual::man(&args),
     };
     result.unwrap_or_else(|error| {
         output::error(&format!("portcullis: {error:#}"));

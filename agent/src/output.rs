@@ -15,8 +15,12 @@ pub(crate) enum Format {
 }
 
 pub(crate) fn text(text: &str) {
+    bytes(text.as_bytes());
+}
+
+pub(crate) fn bytes(bytes: &[u8]) {
     // Nothing can be done about a closed pipe.
-    let _ = io::stdout().lock().write_all(text.as_bytes());
+    let _ = io::stdout().lock().write_all(bytes);
 }
 
 pub(crate) fn error(line: &str) {
