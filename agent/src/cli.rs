@@ -190,9 +190,9 @@ pub(crate) struct CheckArgs {
     /// The part of the outcome to print
     #[arg(long, value_enum, default_value_t)]
     pub show: Show,
-    /// Format of the output
-    #[arg(short, long, value_enum, default_value_t)]
-    pub output: Format,
+    /// Format of the output [default: of statuses a table of what is not well, else YAML]
+    #[arg(short, long, value_enum)]
+    pub output: Option<CheckFormat>,
 }
 
 #[derive(Args)]
@@ -202,13 +202,31 @@ pub(crate) struct StatusArgs {
     pub status_dir: Option<PathBuf>,
     #[command(flatten)]
     pub admin: AdminSocket,
-    /// Only objects of this kind; `listeners`: which part of the node serves each, and why
+    /// Only objects of this kind, by its name, plural or short name, or of several: gw,httproute;
+    /// `listeners`: which part of the node serves each, and why
     pub kind: Option<String>,
     /// Only the object NAME or NAMESPACE/NAME
     pub name: Option<String>,
+    /// Only objects that are not well, with what is wrong with each
+    #[arg(long)]
+    pub problems: bool,
+    #[command(flatten)]
+    pub scope: Scope,
     /// Whole objects instead of a table
     #[arg(short, long, value_enum)]
     pub output: Option<Format>,
+}
+
+/// The namespaces that are asked about. An agent serves all of them; unlike kubectl, it knows of no
+/// current one.
+#[derive(Args)]
+pub(crate) struct Scope {
+    /// Only objects of this namespace [default: of all]
+    #[arg(short, long, value_name = "NAME")]
+    pub namespace: Option<String>,
+    /// Objects of all namespaces, which is the default
+    #[arg(short = 'A', long, conflicts_with = "namespace")]
+    all_namespaces: bool,
 }
 
 #[derive(Args)]
@@ -422,6 +440,18 @@ pub(crate) enum LogFormat {
     #[default]
     Text,
     Json,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum CheckFormat {
+    /// Only what is not well, and a line with the number of objects and problems
+    Table,
+    /// Every object with its status
+    Yaml,
+    /// The same as an array
+    Json,
+    /// The same as workflow commands, which GitHub shows beside the lines of a change
+    Github,
 }
 
 #[derive(Clone, Copy, Default, PartialEq, Eq, ValueEnum)]

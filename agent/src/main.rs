@@ -9,6 +9,7 @@ mod cleanup;
 mod cli;
 mod cluster;
 mod expiry;
+mod findings;
 mod forwarding;
 mod hand_over;
 mod health_checks;

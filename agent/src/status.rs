@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use portcullis_control::status::read_statuses;
-use portcullis_inspect::{NodeStatus, Selection};
+use portcullis_inspect::{Conditions, NodeStatus, Selection};
 use serde_json::Value;
 
 use crate::cli::StatusArgs;
@@ -18,21 +18,45 @@ pub(crate) fn run(args: &StatusArgs) -> Result<ExitCode> {
     if args.kind.as_deref().is_some_and(|kind| LISTENERS.iter().any(|it| kind.eq_ignore_ascii_case(it))) {
         return listeners(args);
     }
-    let selection = Selection { kind: args.kind.clone(), name: args.name.clone() };
+    let mut selection = Selection::parse(args.kind.as_deref(), args.name.as_deref())?;
+    selection.namespace = args.scope.namespace.clone();
     let mut objects = read(args)?;
     objects.retain(|object| selection.contains(object));
+    if objects.is_empty() && !selection.kinds.is_empty() {
+        bail!("no object of this kind and name has a status");
+    }
+    if args.problems {
+        return problems(args, selection, &objects);
+    }
     match args.output {
         Some(format) => output::objects(&objects, format)?,
         None => {
-            output::text(&portcullis_inspect::statuses(&objects));
+            output::text(&portcullis_inspect::statuses(&objects).to_string());
             if let Some(node) = node(args, &objects)? {
                 output::text(&format!("\n{node}"));
             }
         }
     }
-    if objects.is_empty() && args.kind.is_some() {
-        bail!("no object of this kind and name has a status");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The objects that are not well; and of all objects of an agent, what no status can say.
+fn problems(args: &StatusArgs, selection: Selection, objects: &[Value]) -> Result<ExitCode> {
+    let is_of_all = selection == Selection::default() && args.status_dir.is_none();
+    let selection = Selection { conditions: Conditions::Faulty, ..selection };
+    let faulty: Vec<_> = objects.iter().filter(|object| selection.contains(object)).cloned().collect();
+    if let Some(format) = args.output {
+        output::objects(&faulty, format)?;
+        return Ok(ExitCode::SUCCESS);
     }
+    if !faulty.is_empty() {
+        output::text(&format!("{}\n", portcullis_inspect::faulty_statuses(&faulty)));
+    }
+    if is_of_all {
+        let others = admin::client::get(&args.admin.path(), "/problems")?;
+        output::text(&if others.is_empty() { others } else { format!("{others}\n") });
+    }
+    output::text(&format!("{} of {} objects with a status are not well\n", faulty.len(), objects.len()));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -43,7 +67,13 @@ fn listeners(args: &StatusArgs) -> Result<ExitCode> {
             "which part of a node serves a listener is not in status files: ask its agent, without --status-dir"
         );
     }
+    if args.problems {
+        bail!("--problems is of objects: leave it out, or ask for another kind");
+    }
     let mut node = ask(args)?;
+    if let Some(namespace) = &args.scope.namespace {
+        node.retain_of_namespace(namespace);
+    }
     if let Some(name) = &args.name {
         node.retain_of(name);
         if node.listeners.is_empty() {
@@ -63,6 +93,9 @@ fn node(args: &StatusArgs, objects: &[Value]) -> Result<Option<NodeStatus>> {
         return Ok(None);
     }
     let mut node = ask(args)?;
+    if let Some(namespace) = &args.scope.namespace {
+        node.retain_of_namespace(namespace);
+    }
     if args.kind.is_some() {
         node.retain_of_objects(objects);
     }

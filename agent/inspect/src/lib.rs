@@ -28,4 +28,5 @@ pub use metrics::{
 pub use readiness::{Progress, problems, served_frontends};
 pub use routes::routes;
 pub use served::{NodeStatus, Part, ServedListener};
-pub use statuses::{Selection, statuses};
+pub use statuses::{Conditions, Fault, Selection, SelectionError, faults, faulty_statuses, statuses};
+pub use table::Table;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use portcullis_model::{Admission, Entry, HostPattern, L4Protocol, L4Rule, Listener, PortKey, Snapshot};
 
-use crate::table::table;
+use crate::table::Table;
 use crate::text::{
     action_text, budget_text, clients_of_level, l4_action_text, limits_text, listed_texts, log_text,
     match_text, open_text, proxies_text,
@@ -35,10 +35,10 @@ pub fn routes(snapshot: &Snapshot) -> String {
             }
         }
     }
-    let mut text = table(&["PORT", "LISTENER", "HOST", "MATCH", "RULE", "ACTION"], &rows);
+    let mut text = Table::new(&["PORT", "LISTENER", "HOST", "MATCH", "RULE", "ACTION"], rows).to_string();
     if !terms.is_empty() {
         text.push('\n');
-        text += &table(&["PORT", "LISTENER", "TERM", "LETS IN"], &terms);
+        text += &Table::new(&["PORT", "LISTENER", "TERM", "LETS IN"], terms).to_string();
     }
     text
 }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::routes::number;
-use crate::table::table;
+use crate::table::Table;
 
 /// An agent's node, and the listeners that it serves there.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -79,6 +79,12 @@ impl NodeStatus {
         self.listeners.retain(|it| is_named(&it.gateway) || is_named(&it.parent));
     }
 
+    /// Only the listeners that objects of this namespace define.
+    pub fn retain_of_namespace(&mut self, namespace: &str) {
+        let of = |name: &str| name.split('/').next() == Some(namespace);
+        self.listeners.retain(|it| of(&it.parent));
+    }
+
     /// Only the listeners of these Gateways and ListenerSets, and those that these policies are
     /// about.
     pub fn retain_of_objects(&mut self, objects: &[Value]) {
@@ -97,7 +103,7 @@ impl fmt::Display for NodeStatus {
             ["PORT", "LISTENER", "ON", "SERVED BY", "STEERED BY", "CLIENTS REFUSED BY", "BUDGETS KEPT BY"];
         let rows: Vec<_> = listeners.iter().map(ServedListener::row).collect();
         if !rows.is_empty() {
-            write!(f, "\n{}", table(&header, &rows))?;
+            write!(f, "\n{}", Table::new(&header, rows))?;
         }
         // At some of its addresses a listener may have a row of its own.
         let expiring: BTreeSet<_> = listeners.iter().filter_map(ServedListener::expiring).collect();

@@ -1,21 +1,10 @@
 //! Completions and manual pages: there is one for each command and shell, and what is asked for
 //! wrongly is named.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on should say so and stop")]
-
 use std::collections::BTreeSet;
 use std::fs;
-use std::process::{Command, Output};
 
-fn portcullis(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_portcullis")).args(arguments).output().unwrap()
-}
-
-fn printed(arguments: &[&str]) -> String {
-    let output = portcullis(arguments);
-    assert!(output.status.success(), "{arguments:?}: {output:?}");
-    String::from_utf8(output.stdout).unwrap()
-}
+use crate::{portcullis, printed};
 
 /// As `--help` lists them.
 fn commands() -> BTreeSet<String> {
