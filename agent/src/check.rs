@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use portcullis_control::offline::{Translated, Validity};
-use portcullis_inspect::{Table, decided_by_age, dump_snapshot};
+use portcullis_inspect::{Table, decided_by_age, dump_snapshot, escaped};
 use serde_json::Value;
 
 use crate::cli::{CheckArgs, CheckFormat, Show};
@@ -58,20 +58,20 @@ fn report(args: &CheckArgs, print: fn(&[Finding])) -> Result<ExitCode> {
     let objects: Vec<Value> = translated.with_statuses();
     let findings = findings(&translated, &objects);
     print(&findings);
-    output::text(&format!("{}\n", summary(&objects, &findings)));
+    output::text(&format!("{}\n", escaped(&summary(&objects, &findings))));
     Ok(exit_code(translated.validity()))
 }
 
 fn print_table(findings: &[Finding]) {
     if !findings.is_empty() {
         let table = Table::new(&Finding::HEADER, findings.iter().map(Finding::row));
-        output::text(&format!("{table}\n"));
+        output::text(&format!("{}\n", table.text(output::look())));
     }
 }
 
 fn print_commands(findings: &[Finding]) {
     for finding in findings {
-        output::text(&format!("{}\n", finding.workflow_command()));
+        output::text(&format!("{}\n", escaped(&finding.workflow_command())));
     }
 }
 

@@ -16,12 +16,15 @@ use portcullis_node::vips::{Arp, Host};
 
 use crate::cleanup::CleanupArgs;
 use crate::cluster::ClusterArgs;
-use crate::output::Format;
+use crate::output::{Colour, Format, View};
 
 /// A Kubernetes Gateway API gateway that steers traffic with eBPF.
 #[derive(Parser)]
 #[command(name = "portcullis", version, disable_help_subcommand = true)]
 pub(crate) struct Cli {
+    /// Colours of tables and help
+    #[arg(long, value_enum, default_value_t, global = true, value_name = "WHEN")]
+    pub color: Colour,
     #[command(subcommand)]
     pub command: Command,
 }
@@ -212,9 +215,9 @@ pub(crate) struct StatusArgs {
     pub problems: bool,
     #[command(flatten)]
     pub scope: Scope,
-    /// Whole objects instead of a table
-    #[arg(short, long, value_enum)]
-    pub output: Option<Format>,
+    /// A table, or whole objects
+    #[arg(short, long, value_enum, default_value_t)]
+    pub output: View,
 }
 
 /// The namespaces that are asked about. An agent serves all of them; unlike kubectl, it knows of no
@@ -233,6 +236,11 @@ pub(crate) struct Scope {
 pub(crate) struct RoutesArgs {
     #[command(flatten)]
     pub from: From,
+    #[command(flatten)]
+    pub scope: Scope,
+    /// A table, or the same as values
+    #[arg(short, long, value_enum, default_value_t)]
+    pub output: View,
 }
 
 // A URL that stands behind a path is no path.
@@ -253,12 +261,18 @@ pub(crate) struct ExplainArgs {
     pub all: bool,
     #[command(flatten)]
     pub from: From,
+    /// Lines of text, or the same as values
+    #[arg(short, long, value_enum, default_value_t)]
+    pub output: View,
 }
 
 #[derive(Args)]
 pub(crate) struct DumpArgs {
     #[command(flatten)]
     pub from: From,
+    /// Format of the output
+    #[arg(short, long, value_enum, default_value_t)]
+    pub output: Format,
 }
 
 #[derive(Args)]

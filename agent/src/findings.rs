@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use portcullis_control::offline::Translated;
 use portcullis_control::source::{Effect, InputProblem};
+use portcullis_inspect::Cell;
 use serde_json::Value;
 
 /// A fault, and where to look for it.
@@ -96,10 +97,16 @@ fn counted(count: usize, what: &str) -> String {
 impl Finding {
     pub(crate) const HEADER: [&'static str; 5] = ["AT", "OBJECT", "FOR", "STATE", "MESSAGE"];
 
-    pub(crate) fn row(&self) -> Vec<String> {
+    pub(crate) fn row(&self) -> Vec<Cell> {
         let place = self.place.as_ref().map_or("-".to_owned(), ToString::to_string);
         let object = self.object.clone().unwrap_or_else(|| "-".to_owned());
-        vec![place, object, self.part.clone(), self.state.clone(), self.message.clone()]
+        vec![
+            place.into(),
+            object.into(),
+            self.part.clone().into(),
+            Cell::bad(self.state.clone()),
+            self.message.clone().into(),
+        ]
     }
 
     /// A command to GitHub's runner, which shows the message beside the line of the file.

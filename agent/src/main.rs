@@ -32,25 +32,32 @@ mod tenure;
 
 use std::process::ExitCode;
 
+use anyhow::Result;
 use clap::Parser;
 
+use admin::client::Agent;
 use cli::{Cli, Command};
 
 fn main() -> ExitCode {
-    let result = match Cli::parse().command {
-        Command::Run(args) => run::run(&args),
-        Command::Check(args) => check::run(&args),
-        Command::Status(args) => status::run(&args),
-        Command::Routes(args) => inspect::routes(&args),
-        Command::Explain(args) => inspect::explain(&args),
-        Command::Dump(args) => inspect::dump(&args),
-        Command::Ready(args) => ready::run(&args),
-        Command::Cleanup(args) => cleanup::run(&args),
-        Command::Completions(args) => manual::completions(&args),
-        Command::Man(args) => manual::man(&args),
-    };
-    result.unwrap_or_else(|error| {
+    let cli = Cli::parse();
+    output::set_colour(cli.color);
+    run(cli.command).unwrap_or_else(|error| {
         output::error(&format!("portcullis: {error:#}"));
         ExitCode::from(2)
     })
+}
+
+fn run(command: Command) -> Result<ExitCode> {
+    match command {
+        Command::Run(args) => run::run(&args),
+        Command::Check(args) => check::run(&args),
+        Command::Status(args) => status::run(&args, &Agent::at_socket(args.admin.path())?),
+        Command::Routes(args) => inspect::routes(&args, &Agent::at_socket(args.from.admin.path())?),
+        Command::Explain(args) => inspect::explain(&args, &Agent::at_socket(args.from.admin.path())?),
+        Command::Dump(args) => inspect::dump(&args, &Agent::at_socket(args.from.admin.path())?),
+        Command::Ready(args) => ready::run(&args, &Agent::at_socket(args.admin.path())?),
+        Command::Cleanup(args) => cleanup::run(&args),
+        Command::Completions(args) => manual::completions(&args),
+        Command::Man(args) => manual::man(&args),
+    }
 }

@@ -5,7 +5,7 @@ use portcullis_api::{Kind, StatusUse};
 use portcullis_gateway::{ConditionSummary, parent_name};
 use serde_json::Value;
 
-use crate::table::Table;
+use crate::table::{Cell, Table};
 
 /// The objects that are asked for; each part that is missing excludes none.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -97,10 +97,16 @@ pub fn statuses(objects: &[Value]) -> Table {
     let rows = objects.iter().flat_map(|object| {
         let row = |(part, summary): (String, Option<ConditionSummary>)| {
             let (state, message) = match summary {
-                Some(summary) => (summary.state, summary.message),
-                None => ("ok".to_owned(), String::new()),
+                Some(summary) => (Cell::bad(summary.state), summary.message),
+                None => (Cell::good("ok"), String::new()),
             };
-            vec![text(&object["kind"]).to_owned(), name(object), part, state, message]
+            vec![
+                text(&object["kind"]).to_owned().into(),
+                name(object).into(),
+                part.into(),
+                state,
+                message.into(),
+            ]
         };
         parts(object).into_iter().map(row)
     });
@@ -111,7 +117,8 @@ pub fn statuses(objects: &[Value]) -> Table {
 pub fn faulty_statuses(objects: &[Value]) -> Table {
     let rows = objects.iter().flat_map(|object| {
         let row = |Fault { part, state, message }| {
-            vec![text(&object["kind"]).to_owned(), name(object), part, state, message]
+            let (kind, name) = (text(&object["kind"]).to_owned(), name(object));
+            vec![kind.into(), name.into(), part.into(), Cell::bad(state), message.into()]
         };
         faults(object).into_iter().map(row)
     });
