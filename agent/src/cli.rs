@@ -47,6 +47,8 @@ pub(crate) enum Command {
     Dump(DumpArgs),
     /// Ask whether a running agent is ready; exit status 2 if not
     Ready(ReadyArgs),
+    /// Write all that a running agent tells of itself into an archive, without secrets
+    Bugreport(BugreportArgs),
     /// Remove what agents leave behind: programs, maps and VIPs of this node, or objects of a
     /// cluster
     Cleanup(CleanupArgs),
@@ -273,6 +275,16 @@ pub(crate) struct DumpArgs {
     /// Format of the output
     #[arg(short, long, value_enum, default_value_t)]
     pub output: Format,
+}
+
+#[derive(Args)]
+pub(crate) struct BugreportArgs {
+    /// The archive, - for standard output [default: portcullis-bugreport-<seconds since
+    /// 1970>.tar.gz]
+    #[arg(long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    #[command(flatten)]
+    pub admin: AdminSocket,
 }
 
 #[derive(Args)]

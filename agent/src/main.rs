@@ -1,9 +1,11 @@
 //! The `portcullis` binary: command line, settings and wiring. Everything that decides anything is
 //! in the crates below.
 
+mod about;
 mod admin;
 #[cfg(feature = "jemalloc")]
 mod allocator;
+mod bugreport;
 mod check;
 mod cleanup;
 mod cli;
@@ -29,6 +31,7 @@ mod state;
 mod status;
 mod telemetry;
 mod tenure;
+mod withheld;
 
 use std::process::ExitCode;
 
@@ -56,6 +59,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Explain(args) => inspect::explain(&args, &Agent::at_socket(args.from.admin.path())?),
         Command::Dump(args) => inspect::dump(&args, &Agent::at_socket(args.from.admin.path())?),
         Command::Ready(args) => ready::run(&args, &Agent::at_socket(args.admin.path())?),
+        Command::Bugreport(args) => bugreport::run(&args, &Agent::at_socket(args.admin.path())?),
         Command::Cleanup(args) => cleanup::run(&args),
         Command::Completions(args) => manual::completions(&args),
         Command::Man(args) => manual::man(&args),

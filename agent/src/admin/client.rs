@@ -49,6 +49,11 @@ impl Agent {
         parsed(&if status == StatusCode::NOT_FOUND { text } else { succeeded((status, text))? })
     }
 
+    /// The status and text of any answer.
+    pub(crate) fn ask_for(&self, path: &str) -> Result<(StatusCode, String)> {
+        self.ask(Method::GET, path, Accept::Text, Bytes::new())
+    }
+
     fn ask(&self, method: Method, path: &str, accept: Accept, body: Bytes) -> Result<(StatusCode, String)> {
         self.runtime.block_on(exchange(&self.socket, method, path, accept, body))
     }

@@ -13,6 +13,7 @@ use portcullis_inspect::{Look, MetricsFormat, Outcome, Progress, Question, serve
 use serde::Serialize;
 use tokio::sync::watch;
 
+use crate::about::about;
 use crate::cluster::Membership;
 use crate::plane::{Plane, READING};
 use crate::scrape;
@@ -27,14 +28,25 @@ const INDEX: &str = "\
 /status   statuses of all objects, as JSON
 /listeners the part of the node that serves each listener and keeps its terms, and why, as JSON
 /problems what is wrong with the input
+/about    version, machine and options of the agent, as JSON
 /explain  POST a question as JSON: url, method, headers, all
 ";
 
 const JSON: &str = "application/json";
 
 /// The endpoints that are only read.
-const READ: [&str; 9] =
-    ["/", "/livez", "/readyz", "/metrics", "/config", "/routes", "/status", "/listeners", "/problems"];
+const READ: [&str; 10] = [
+    "/",
+    "/about",
+    "/livez",
+    "/readyz",
+    "/metrics",
+    "/config",
+    "/routes",
+    "/status",
+    "/listeners",
+    "/problems",
+];
 
 /// The sources of all answers.
 #[derive(Clone)]
@@ -67,6 +79,7 @@ impl Admin {
             }
             _ if !is_read => not_allowed("GET, HEAD"),
             "/livez" => ok("ok\n"),
+            "/about" => json(StatusCode::OK, &about()),
             "/readyz" if *self.plane.tenure().borrow() == Tenure::Over => text(
                 StatusCode::SERVICE_UNAVAILABLE,
                 "not ready: open connections are drained, no new ones taken\n",

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should say so and stop")]
 
+mod bugreport;
 mod inspecting;
 mod manual;
 #[expect(dead_code, reason = "for the agent's traffic")]
