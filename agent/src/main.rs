@@ -17,6 +17,7 @@ mod hand_over;
 mod health_checks;
 mod ignored_options;
 mod inspect;
+mod kubectl;
 mod manual;
 mod names;
 mod offline;
@@ -42,9 +43,15 @@ use admin::client::Agent;
 use cli::{Cli, Command};
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
-    output::set_colour(cli.color);
-    run(cli.command).unwrap_or_else(|error| {
+    let program = std::env::args_os().next().unwrap_or_default();
+    let result = if kubectl::is_plugin(program.as_ref()) {
+        kubectl::run()
+    } else {
+        let cli = Cli::parse();
+        output::set_colour(cli.color);
+        run(cli.command)
+    };
+    result.unwrap_or_else(|error| {
         output::error(&format!("portcullis: {error:#}"));
         ExitCode::from(2)
     })

@@ -1,23 +1,40 @@
-//! Asks a running agent over its admin socket.
+//! Asks a running agent, over its admin socket or through the API server of its cluster.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use bytes::Bytes;
 use http::header::{ACCEPT, HOST};
 use http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::TokioIo;
+use portcullis_control::remote::{Forwarded, RemoteAgent, Wanted};
 use portcullis_inspect::{Explanation, Question};
 use serde::de::DeserializeOwned;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::UnixStream;
 use tokio::runtime::Runtime;
+use tokio::time::timeout;
+
+/// Time in which a node says why it does not forward a connection.
+const CAUSE: Duration = Duration::from_secs(1);
 
 /// An agent that is asked.
 pub(crate) struct Agent {
     runtime: Runtime,
-    socket: PathBuf,
+    way: Way,
 }
+
+enum Way {
+    Socket(PathBuf),
+    Cluster(RemoteAgent),
+}
+
+/// Something to read and write.
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
 /// The form of an answer.
 #[derive(Clone, Copy)]
@@ -31,7 +48,20 @@ enum Accept {
 impl Agent {
     pub(crate) fn at_socket(socket: PathBuf) -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        Ok(Self { runtime, socket })
+        Ok(Self { runtime, way: Way::Socket(socket) })
+    }
+
+    /// With the user's kubeconfig, and one of its contexts if it is given.
+    pub(crate) fn in_cluster(
+        kubeconfig: Option<PathBuf>,
+        context: Option<String>,
+        wanted: Wanted,
+        lease: &str,
+    ) -> Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let found = RemoteAgent::find(kubeconfig.as_deref(), context.as_deref(), &wanted, lease);
+        let way = Way::Cluster(runtime.block_on(found)?);
+        Ok(Self { runtime, way })
     }
 
     pub(crate) fn get(&self, path: &str) -> Result<String> {
@@ -55,8 +85,42 @@ impl Agent {
     }
 
     fn ask(&self, method: Method, path: &str, accept: Accept, body: Bytes) -> Result<(StatusCode, String)> {
-        self.runtime.block_on(exchange(&self.socket, method, path, accept, body))
+        self.runtime.block_on(async {
+            match &self.way {
+                Way::Socket(socket) => {
+                    let stream = connect(socket).await?;
+                    exchange(Box::new(stream), method, path, accept, body).await
+                }
+                Way::Cluster(agent) => {
+                    let Forwarded { stream, mut failure } = agent.connect().await?;
+                    let answer = tokio::select! {
+                        answer = exchange(Box::new(stream), method, path, accept, body) => answer,
+                        Some(problem) = &mut failure => bail!("{}: {problem}", nothing_answers(agent)),
+                    };
+                    // A connection that breaks may be known of before its cause.
+                    let broken = async |error| match timeout(CAUSE, failure).await {
+                        Ok(Some(problem)) => anyhow!(problem),
+                        Ok(None) | Err(_) => error,
+                    };
+                    match answer {
+                        Ok(answer) => Ok(answer),
+                        Err(error) => Err(broken(error).await).with_context(|| nothing_answers(agent)),
+                    }
+                }
+            }
+        })
     }
+}
+
+fn nothing_answers(agent: &RemoteAgent) -> String {
+    let RemoteAgent { namespace, pod, port, .. } = agent;
+    format!("nothing answers on port {port} of pod {namespace}/{pod}: is it the agents' --admin-port?")
+}
+
+async fn connect(socket: &Path) -> Result<UnixStream> {
+    UnixStream::connect(socket).await.with_context(|| {
+        format!("no agent answers on {}: is it running, and is this its --admin-socket?", socket.display())
+    })
 }
 
 fn succeeded((status, text): (StatusCode, String)) -> Result<String> {
@@ -74,15 +138,12 @@ fn parsed<T: DeserializeOwned>(text: &str) -> Result<T> {
 }
 
 async fn exchange(
-    socket: &Path,
+    stream: Box<dyn Stream>,
     method: Method,
     path: &str,
     accept: Accept,
     body: Bytes,
 ) -> Result<(StatusCode, String)> {
-    let stream = UnixStream::connect(socket).await.with_context(|| {
-        format!("no agent answers on {}: is it running, and is this its --admin-socket?", socket.display())
-    })?;
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
     let connection = tokio::spawn(connection);
     let mut request = Request::builder().method(method).uri(path).header(HOST, "localhost");
