@@ -2,15 +2,29 @@
 
 use std::process::ExitCode;
 
-use anyhow::Result;
-use portcullis_control::offline::Validity;
-use portcullis_inspect::{decided_by_age, dump_snapshot};
+use anyhow::{Result, bail};
+use portcullis_control::offline::{Translated, Validity};
+use portcullis_inspect::{Table, decided_by_age, dump_snapshot, escaped};
+use serde_json::Value;
 
-use crate::cli::{CheckArgs, Show};
+use crate::cli::{CheckArgs, CheckFormat, Show};
+use crate::findings::{Finding, findings, summary};
 use crate::{offline, output};
 
 pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode> {
+    let format = match (args.show, args.output) {
+        (Show::Status, None | Some(CheckFormat::Table)) => return report(args, print_table),
+        (Show::Status, Some(CheckFormat::Github)) => return report(args, print_commands),
+        (Show::Snapshot | Show::Ephemeral | Show::Infra, None) | (_, Some(CheckFormat::Yaml)) => {
+            output::Format::Yaml
+        }
+        (_, Some(CheckFormat::Json)) => output::Format::Json,
+        (_, Some(CheckFormat::Table | CheckFormat::Github)) => {
+            bail!("tables and workflow commands are of statuses: with another --show, use -o yaml or -o json")
+        }
+    };
     let translated = offline::translate(&args.input.filename, &args.input.settings);
+    translated.batch.problems.iter().for_each(|problem| output::error(&problem.to_string()));
     let mut validity = translated.validity();
     let shown = match args.show {
         Show::Status => translated.with_statuses(),
@@ -28,14 +42,43 @@ pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode> {
     // Printed manifests do not carry an age.
     let parents = translated.outcome.ephemeral.keys().filter(|_| args.show == Show::Ephemeral);
     for line in decided_by_age(&translated.outcome.snapshot, parents) {
-        output::comment(&line, args.output);
+        output::comment(&line, format);
         output::error(&line);
     }
-    output::objects(&shown, args.output)?;
-    translated.problems().iter().for_each(|line| output::error(line));
-    Ok(ExitCode::from(match validity {
+    output::objects(&shown, format)?;
+    for (object, problem) in translated.problems() {
+        output::error(&format!("{object}: {problem}"));
+    }
+    Ok(exit_code(validity))
+}
+
+/// Findings only, and the number of all objects.
+fn report(args: &CheckArgs, print: fn(&[Finding])) -> Result<ExitCode> {
+    let translated: Translated = offline::translate(&args.input.filename, &args.input.settings);
+    let objects: Vec<Value> = translated.with_statuses();
+    let findings = findings(&translated, &objects);
+    print(&findings);
+    output::text(&format!("{}\n", escaped(&summary(&objects, &findings))));
+    Ok(exit_code(translated.validity()))
+}
+
+fn print_table(findings: &[Finding]) {
+    if !findings.is_empty() {
+        let table = Table::new(&Finding::HEADER, findings.iter().map(Finding::row));
+        output::text(&format!("{}\n", table.text(output::look())));
+    }
+}
+
+fn print_commands(findings: &[Finding]) {
+    for finding in findings {
+        output::text(&format!("{}\n", escaped(&finding.workflow_command())));
+    }
+}
+
+fn exit_code(validity: Validity) -> ExitCode {
+    ExitCode::from(match validity {
         Validity::Valid => 0,
         Validity::Faulty => 1,
         Validity::Unreadable => 2,
-    }))
+    })
 }

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
 
 use portcullis_gateway::ExternalRule;
 use portcullis_gateway::infra::{HostPortGrant, HostPortRights, Pods, PortRange};
@@ -15,12 +16,15 @@ use portcullis_node::vips::{Arp, Host};
 
 use crate::cleanup::CleanupArgs;
 use crate::cluster::ClusterArgs;
-use crate::output::Format;
+use crate::output::{Colour, Format, View};
 
 /// A Kubernetes Gateway API gateway that steers traffic with eBPF.
 #[derive(Parser)]
 #[command(name = "portcullis", version, disable_help_subcommand = true)]
 pub(crate) struct Cli {
+    /// Colours of tables and help
+    #[arg(long, value_enum, default_value_t, global = true, value_name = "WHEN")]
+    pub color: Colour,
     #[command(subcommand)]
     pub command: Command,
 }
@@ -43,9 +47,15 @@ pub(crate) enum Command {
     Dump(DumpArgs),
     /// Ask whether a running agent is ready; exit status 2 if not
     Ready(ReadyArgs),
+    /// Write all that a running agent tells of itself into an archive, without secrets
+    Bugreport(BugreportArgs),
     /// Remove what agents leave behind: programs, maps and VIPs of this node, or objects of a
     /// cluster
     Cleanup(CleanupArgs),
+    /// Print a script by which a shell completes commands and options
+    Completions(CompletionsArgs),
+    /// Print or write manual pages
+    Man(ManArgs),
 }
 
 #[derive(Args)]
@@ -219,9 +229,9 @@ pub(crate) struct CheckArgs {
     /// The part of the outcome to print
     #[arg(long, value_enum, default_value_t)]
     pub show: Show,
-    /// Format of the output
-    #[arg(short, long, value_enum, default_value_t)]
-    pub output: Format,
+    /// Format of the output [default: of statuses a table of what is not well, else YAML]
+    #[arg(short, long, value_enum)]
+    pub output: Option<CheckFormat>,
 }
 
 #[derive(Args)]
@@ -231,19 +241,42 @@ pub(crate) struct StatusArgs {
     pub status_dir: Option<PathBuf>,
     #[command(flatten)]
     pub admin: AdminSocket,
-    /// Only objects of this kind; `listeners`: which part of the node serves each, and why
+    /// Only objects of this kind, by its name, plural or short name, or of several: gw,httproute;
+    /// `listeners`: which part of the node serves each, and why
     pub kind: Option<String>,
     /// Only the object NAME or NAMESPACE/NAME
     pub name: Option<String>,
-    /// Whole objects instead of a table
-    #[arg(short, long, value_enum)]
-    pub output: Option<Format>,
+    /// Only objects that are not well, with what is wrong with each
+    #[arg(long)]
+    pub problems: bool,
+    #[command(flatten)]
+    pub scope: Scope,
+    /// A table, or whole objects
+    #[arg(short, long, value_enum, default_value_t)]
+    pub output: View,
+}
+
+/// The namespaces that are asked about. An agent serves all of them; unlike kubectl, it knows of no
+/// current one.
+#[derive(Args)]
+pub(crate) struct Scope {
+    /// Only objects of this namespace [default: of all]
+    #[arg(short, long, value_name = "NAME")]
+    pub namespace: Option<String>,
+    /// Objects of all namespaces, which is the default
+    #[arg(short = 'A', long, conflicts_with = "namespace")]
+    all_namespaces: bool,
 }
 
 #[derive(Args)]
 pub(crate) struct RoutesArgs {
     #[command(flatten)]
     pub from: From,
+    #[command(flatten)]
+    pub scope: Scope,
+    /// A table, or the same as values
+    #[arg(short, long, value_enum, default_value_t)]
+    pub output: View,
 }
 
 // A URL that stands behind a path is no path.
@@ -264,12 +297,28 @@ pub(crate) struct ExplainArgs {
     pub all: bool,
     #[command(flatten)]
     pub from: From,
+    /// Lines of text, or the same as values
+    #[arg(short, long, value_enum, default_value_t)]
+    pub output: View,
 }
 
 #[derive(Args)]
 pub(crate) struct DumpArgs {
     #[command(flatten)]
     pub from: From,
+    /// Format of the output
+    #[arg(short, long, value_enum, default_value_t)]
+    pub output: Format,
+}
+
+#[derive(Args)]
+pub(crate) struct BugreportArgs {
+    /// The archive, - for standard output [default: portcullis-bugreport-<seconds since
+    /// 1970>.tar.gz]
+    #[arg(long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    #[command(flatten)]
+    pub admin: AdminSocket,
 }
 
 #[derive(Args)]
@@ -279,6 +328,22 @@ pub(crate) struct ReadyArgs {
     pub live: bool,
     #[command(flatten)]
     pub admin: AdminSocket,
+}
+
+#[derive(Args)]
+pub(crate) struct CompletionsArgs {
+    /// The shell that is to complete commands and options
+    pub shell: Shell,
+}
+
+#[derive(Args)]
+pub(crate) struct ManArgs {
+    /// Print the page of this command [default: that of portcullis]
+    #[arg(conflicts_with = "dir")]
+    pub command: Option<String>,
+    /// Write all pages into this directory instead: portcullis.1, portcullis-run.1, …
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
 }
 
 /// A configuration: of manifests, or of a running agent.
@@ -447,6 +512,18 @@ pub(crate) enum LogFormat {
     #[default]
     Text,
     Json,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum CheckFormat {
+    /// Only what is not well, and a line with the number of objects and problems
+    Table,
+    /// Every object with its status
+    Yaml,
+    /// The same as an array
+    Json,
+    /// The same as workflow commands, which GitHub shows beside the lines of a change
+    Github,
 }
 
 #[derive(Clone, Copy, Default, PartialEq, Eq, ValueEnum)]

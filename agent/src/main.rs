@@ -1,19 +1,24 @@
 //! The `portcullis` binary: command line, settings and wiring. Everything that decides anything is
 //! in the crates below.
 
+mod about;
 mod admin;
 #[cfg(feature = "jemalloc")]
 mod allocator;
+mod bugreport;
 mod check;
 mod cleanup;
 mod cli;
 mod cluster;
 mod expiry;
+mod findings;
 mod forwarding;
 mod hand_over;
 mod health_checks;
 mod ignored_options;
 mod inspect;
+mod kubectl;
+mod manual;
 mod names;
 mod offline;
 mod output;
@@ -28,26 +33,43 @@ mod state;
 mod status;
 mod telemetry;
 mod tenure;
+mod withheld;
 
 use std::process::ExitCode;
 
+use anyhow::Result;
 use clap::Parser;
 
+use admin::client::Agent;
 use cli::{Cli, Command};
 
 fn main() -> ExitCode {
-    let result = match Cli::parse().command {
-        Command::Run(args) => run::run(&args),
-        Command::Check(args) => check::run(&args),
-        Command::Status(args) => status::run(&args),
-        Command::Routes(args) => inspect::routes(&args),
-        Command::Explain(args) => inspect::explain(&args),
-        Command::Dump(args) => inspect::dump(&args),
-        Command::Ready(args) => ready::run(&args),
-        Command::Cleanup(args) => cleanup::run(&args),
+    let program = std::env::args_os().next().unwrap_or_default();
+    let result = if kubectl::is_plugin(program.as_ref()) {
+        kubectl::run()
+    } else {
+        let cli = Cli::parse();
+        output::set_colour(cli.color);
+        run(cli.command)
     };
     result.unwrap_or_else(|error| {
         output::error(&format!("portcullis: {error:#}"));
         ExitCode::from(2)
     })
+}
+
+fn run(command: Command) -> Result<ExitCode> {
+    match command {
+        Command::Run(args) => run::run(&args),
+        Command::Check(args) => check::run(&args),
+        Command::Status(args) => status::run(&args, &Agent::at_socket(args.admin.path())?),
+        Command::Routes(args) => inspect::routes(&args, &Agent::at_socket(args.from.admin.path())?),
+        Command::Explain(args) => inspect::explain(&args, &Agent::at_socket(args.from.admin.path())?),
+        Command::Dump(args) => inspect::dump(&args, &Agent::at_socket(args.from.admin.path())?),
+        Command::Ready(args) => ready::run(&args, &Agent::at_socket(args.admin.path())?),
+        Command::Bugreport(args) => bugreport::run(&args, &Agent::at_socket(args.admin.path())?),
+        Command::Cleanup(args) => cleanup::run(&args),
+        Command::Completions(args) => manual::completions(&args),
+        Command::Man(args) => manual::man(&args),
+    }
 }

@@ -15,12 +15,10 @@ use crate::output;
 /// Image of pods of mode Dedicated; offline none is given.
 const IMAGE: &str = concat!("portcullis.dev/portcullis:", env!("CARGO_PKG_VERSION"));
 
+/// It is the caller who tells of problems of the input.
 pub(crate) fn translate(paths: &[PathBuf], args: &Offline) -> Translated {
     let addresses = if args.own_addresses { DefaultAddresses::Own } else { DefaultAddresses::Shared };
     let translated = offline::translate(paths, args.limits.max_file_size(), settings(args), addresses);
-    for problem in &translated.batch.problems {
-        output::error(&problem.to_string());
-    }
     for kind in &translated.batch.ignored {
         output::error(&format!("{kind}: ignored, Portcullis does not use this kind"));
     }
@@ -30,6 +28,7 @@ pub(crate) fn translate(paths: &[PathBuf], args: &Offline) -> Translated {
 /// As [`translate`], for commands that have nothing to say about a part of the input.
 pub(crate) fn translate_readable(paths: &[PathBuf], args: &Offline) -> Result<Outcome> {
     let translated = translate(paths, args);
+    translated.batch.problems.iter().for_each(|problem| output::error(&problem.to_string()));
     if !translated.batch.is_readable() {
         bail!("the input cannot be read");
     }

@@ -1,10 +1,14 @@
-//! Printing. A reader that goes away (`| head`) is no error.
+//! Printing. A reader that goes away (`| head`) is no error. Nothing that a terminal obeys reaches
+//! one, but for our own colours.
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 
+use anstream::{AutoStream, ColorChoice};
 use anyhow::Result;
 use clap::ValueEnum;
+use portcullis_inspect::{Colours, Look, escaped, is_obeyed};
 use serde_json::Value;
+use terminal_size::{Width, terminal_size_of};
 
 /// Format of objects.
 #[derive(Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
@@ -14,32 +18,123 @@ pub(crate) enum Format {
     Json,
 }
 
-pub(crate) fn text(text: &str) {
-    // Nothing can be done about a closed pipe.
-    let _ = io::stdout().lock().write_all(text.as_bytes());
+/// Format of an answer that is text by itself.
+#[derive(Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum View {
+    /// Text for people
+    #[default]
+    Table,
+    /// The same as values
+    Yaml,
+    Json,
 }
 
-pub(crate) fn error(line: &str) {
-    let _ = writeln!(io::stderr().lock(), "{line}");
+#[derive(Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Colour {
+    /// On a terminal, unless NO_COLOR is set
+    #[default]
+    Auto,
+    Always,
+    Never,
+}
+
+/// For all that is printed from now on.
+pub(crate) fn set_colour(colour: Colour) {
+    let choice = match colour {
+        Colour::Auto => ColorChoice::Auto,
+        Colour::Always => ColorChoice::Always,
+        Colour::Never => ColorChoice::Never,
+    };
+    choice.write_global();
+}
+
+/// The form of text on standard output.
+pub(crate) fn look() -> Look {
+    let stdout = io::stdout();
+    let width = terminal_size_of(&stdout).map(|(Width(width), _)| usize::from(width));
+    let colours = match AutoStream::choice(&stdout) {
+        ColorChoice::Never => Colours::None,
+        ColorChoice::Auto | ColorChoice::AlwaysAnsi | ColorChoice::Always => Colours::Ansi,
+    };
+    Look { width: width.filter(|width| *width > 0), colours }
+}
+
+/// Text of ours, in which that of others is escaped.
+pub(crate) fn text(text: &str) {
+    bytes(text.as_bytes());
+}
+
+pub(crate) fn bytes(bytes: &[u8]) {
+    // Nothing can be done about a closed pipe.
+    let _ = io::stdout().lock().write_all(bytes);
+}
+
+pub(crate) fn error(lines: &str) {
+    for line in lines.lines() {
+        let _ = writeln!(io::stderr().lock(), "{}", escaped(line));
+    }
 }
 
 /// A line of a comment; JSON has none.
 pub(crate) fn comment(line: &str, format: Format) {
     if format == Format::Yaml {
-        text(&format!("# {line}\n"));
+        text(&format!("# {}\n", escaped(line)));
     }
 }
 
 /// YAML documents, or one JSON array.
 pub(crate) fn objects(objects: &[Value], format: Format) -> Result<()> {
-    text(&match format {
-        Format::Yaml => yaml_documents(objects)?,
-        Format::Json => format!("{}\n", serde_json::to_string_pretty(objects)?),
-    });
+    match format {
+        Format::Yaml => yaml(&yaml_documents(objects)?),
+        Format::Json => json(&Value::from(objects))?,
+    }
     Ok(())
+}
+
+pub(crate) fn value(value: &Value, format: Format) -> Result<()> {
+    match format {
+        Format::Yaml => yaml(&serde_saphyr::to_string(value)?),
+        Format::Json => json(value)?,
+    }
+    Ok(())
+}
+
+/// Strings may have any character as an escape.
+fn json(value: &Value) -> Result<()> {
+    let mut pretty = String::new();
+    for c in serde_json::to_string_pretty(value)?.chars() {
+        if is_obeyed(c) && c != '\n' {
+            pretty += &format!("\\u{:04x}", u32::from(c));
+        } else {
+            pretty.push(c);
+        }
+    }
+    text(&format!("{pretty}\n"));
+    Ok(())
+}
+
+/// The emitter escapes control characters, and leaves those that turn the direction of text.
+fn yaml(documents: &str) {
+    if !io::stdout().is_terminal() {
+        return text(documents);
+    }
+    documents.lines().for_each(|line| text(&format!("{}\n", escaped(line))));
 }
 
 fn yaml_documents(objects: &[Value]) -> Result<String> {
     let documents = objects.iter().map(|object| Ok(serde_saphyr::to_string(object)?));
     Ok(documents.collect::<Result<Vec<_>>>()?.join("---\n"))
+}
+
+// === impl View ===
+
+impl View {
+    /// `None` if people read it.
+    pub(crate) fn format(self) -> Option<Format> {
+        match self {
+            Self::Table => None,
+            Self::Yaml => Some(Format::Yaml),
+            Self::Json => Some(Format::Json),
+        }
+    }
 }

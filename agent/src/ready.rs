@@ -4,11 +4,12 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 
+use crate::admin::client::Agent;
 use crate::cli::ReadyArgs;
-use crate::{admin, output};
+use crate::output;
 
-pub(crate) fn run(args: &ReadyArgs) -> Result<ExitCode> {
+pub(crate) fn run(args: &ReadyArgs, agent: &Agent) -> Result<ExitCode> {
     let question = if args.live { "/livez" } else { "/readyz" };
-    output::text(&admin::client::get(&args.admin.path(), question)?);
+    output::text(&agent.get(question)?);
     Ok(ExitCode::SUCCESS)
 }

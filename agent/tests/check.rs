@@ -6,7 +6,7 @@
 
 use std::fs;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 fn portcullis(directory: &Path, arguments: &[&str], input: &str) -> Output {
@@ -38,13 +38,46 @@ fn run_case(case: &Path) -> Result<(), String> {
     if actual == expected { Ok(()) } else { Err(format!("{}:\n{actual}", case.display())) }
 }
 
-#[test]
-fn cases() {
+fn cases() -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/check");
     let mut cases: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     cases.sort();
-    let failures: Vec<_> = cases.iter().filter_map(|case| run_case(case).err()).collect();
+    cases
+}
+
+#[test]
+fn outputs_are_as_expected() {
+    let failures: Vec<_> = cases().iter().filter_map(|case| run_case(case).err()).collect();
     assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+/// The format changes no exit status.
+#[test]
+fn all_is_well_exactly_if_the_exit_status_says_so() {
+    let mut seen = 0;
+    for case in cases() {
+        let input = fs::read_to_string(case.join("in.yaml")).unwrap();
+        let first = input.lines().next().unwrap_or_default();
+        let Some(arguments) = first.strip_suffix(" -o yaml") else { continue };
+        let arguments: Vec<_> = arguments.trim_start_matches("# portcullis ").split(' ').collect();
+        let table = transcript(&portcullis(&case, &arguments, ""));
+        let expected = fs::read_to_string(case.join("out.yaml")).unwrap();
+        assert_eq!(table.lines().last(), expected.lines().last(), "{}", case.display());
+        let is_well = table.lines().any(|line| line.ends_with(": all is well"));
+        assert_eq!(is_well, table.ends_with("# exit status 0\n"), "{}: {table}", case.display());
+        seen += 1;
+    }
+    assert!(seen > 10, "{seen} cases");
+}
+
+#[test]
+fn tables_and_commands_are_of_statuses() {
+    for format in ["table", "github"] {
+        let output = portcullis(Path::new("/"), &["check", "-f", "-", "--show", "infra", "-o", format], "");
+        let complaints = String::from_utf8(output.stderr).unwrap();
+        assert!(complaints.contains("use -o yaml or -o json"), "{complaints}");
+        assert_eq!(output.status.code(), Some(2));
+    }
 }
 
 const SECRET: &str = "apiVersion: v1\nkind: Secret\nmetadata: {name: s}\n";
@@ -56,7 +89,7 @@ fn what_is_no_file_is_named_and_not_waited_for() {
     fs::write(directory.path().join("a.yaml"), SECRET).unwrap();
     assert!(Command::new("mkfifo").arg(directory.path().join("b.yaml")).status().unwrap().success());
     std::os::unix::fs::symlink(".", directory.path().join("loop")).unwrap();
-    let output = portcullis(directory.path(), &["check", "-f", "."], "");
+    let output = portcullis(directory.path(), &["check", "-f", ".", "-o", "yaml"], "");
     let complaints = String::from_utf8(output.stderr).unwrap();
     let expected = "./b.yaml: is a named pipe, and only regular files are read: remove it, or replace it by a file; nothing of it is served\n";
     assert_eq!((complaints.as_str(), output.status.code()), (expected, Some(2)));
@@ -87,7 +120,7 @@ fn directories_are_read_recursively_and_missing_files_are_unreadable_input() {
     let directory = tempfile::tempdir().unwrap();
     fs::create_dir_all(directory.path().join("conf/team")).unwrap();
     fs::write(directory.path().join("conf/team/a.yaml"), SECRET).unwrap();
-    let output = portcullis(directory.path(), &["check", "-f", "conf", "none.yaml"], "");
+    let output = portcullis(directory.path(), &["check", "-o", "yaml", "-f", "conf", "none.yaml"], "");
     let transcript = transcript(&output);
     assert!(transcript.contains("name: s"), "{transcript}");
     assert!(
@@ -118,7 +151,7 @@ fn explanations_say_by_the_exit_status_if_anything_answers() {
 fn a_huge_file_is_unreadable_input() {
     let directory = tempfile::tempdir().unwrap();
     fs::File::create(directory.path().join("big.yaml")).unwrap().set_len(20 << 20).unwrap();
-    let output = portcullis(directory.path(), &["check", "-f", "big.yaml"], "");
+    let output = portcullis(directory.path(), &["check", "-o", "yaml", "-f", "big.yaml"], "");
     let expected = "# big.yaml: is 20 MiB big, the limit is 10 MiB: split it, or raise --max-file-size; nothing of it is served\n# exit status 2\n";
     assert_eq!(transcript(&output), expected);
 }

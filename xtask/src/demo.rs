@@ -68,6 +68,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let binary = program(args)?;
     // From here on there is something to leave behind.
     let signals = if args.once { None } else { Some(Signals::new([SIGINT, SIGTERM, SIGHUP])?) };
+    println!("demo: starting {} backends and an agent", BACKENDS.len());
     let demo = Demo::start(binary, args.datapath)?;
     demo.introduce(begin.elapsed());
     let failed = demo.request_all()?;

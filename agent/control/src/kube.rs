@@ -18,7 +18,8 @@ mod outage;
 pub use ::kube::Client;
 pub(crate) use answer::{answered, code, is_unanswered, problem, watch_code, wording};
 pub use client::{
-    ConnectError, api_server_addresses, connect, connect_for_command, connect_watched, follow_api_server,
+    ConnectError, api_server_addresses, connect, connect_as_user, connect_for_command, connect_watched,
+    follow_api_server,
 };
 pub use outage::Contact;
 

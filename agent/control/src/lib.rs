@@ -15,6 +15,7 @@ pub mod lease;
 pub mod mesh;
 pub mod names;
 pub mod offline;
+pub mod remote;
 pub mod source;
 pub mod status;
 pub mod succession;

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use portcullis_api::{Change, Object, Objects};
+use portcullis_api::{Change, Object, ObjectKey, Objects};
 use portcullis_gateway::delegate::{Names, copied_filters};
 use portcullis_gateway::infra::{self, AssignedAddresses};
 use portcullis_gateway::{Feedback, Grants, Outcome, Settings, Status, Translator};
@@ -150,12 +150,11 @@ impl Translated {
         (objects.into_iter().map(|object| object.manifest.clone()).collect(), lines.collect())
     }
 
-    /// A line for each problem of an object that no status can say, then for each Gateway without a
-    /// class.
-    pub fn problems(&self) -> Vec<String> {
+    /// The problems of objects that no status can say, then those of Gateways without a class.
+    pub fn problems(&self) -> Vec<(ObjectKey, String)> {
         let unreported = self.outcome.problems.iter();
         let unreported = unreported.flat_map(|(object, problems)| {
-            problems.iter().map(move |problem| format!("{object}: {problem}"))
+            problems.iter().map(move |problem| (object.clone(), problem.clone()))
         });
         unreported.chain(gateways_without_class(&self.batch)).collect()
     }

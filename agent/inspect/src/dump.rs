@@ -18,20 +18,15 @@ use serde_json::{Map, Value, json};
 use crate::served::ServedListener;
 use crate::text::{budget_text, listed_texts, log_text, open_text, policy_texts, proxies_text};
 
-/// The snapshot as YAML, without keys.
-pub fn dump(snapshot: &Snapshot) -> String {
-    as_text(&dump_snapshot(snapshot))
-}
-
-/// The same of an agent that runs, with the part of it that serves each frontend of a TCP or UDP
-/// listener: the kernel, or user space and why; and the earliest places at which terms of listeners
-/// hold; and by backend, the endpoints that are asked only if there is no other, and why.
+/// The snapshot of an agent that runs, with the part of it that serves each frontend of a TCP or
+/// UDP listener: the kernel, or user space and why; and the earliest places at which terms of
+/// listeners hold; and by backend, the endpoints that are asked only if there is no other, and why.
 pub fn dump_served(
     snapshot: &Snapshot,
     served_by: &BTreeMap<String, String>,
     listeners: &[ServedListener],
     out: &BTreeMap<String, BTreeMap<String, &'static str>>,
-) -> String {
+) -> Value {
     let mut dump = dump_snapshot(snapshot);
     if !served_by.is_empty() {
         dump["servedBy"] = json!(served_by);
@@ -43,7 +38,7 @@ pub fn dump_served(
     if !out.is_empty() {
         dump["endpointsOut"] = json!(out);
     }
-    as_text(&dump)
+    dump
 }
 
 /// `None` for a listener without terms.
@@ -60,11 +55,6 @@ fn dump_places(served: &ServedListener) -> Option<Value> {
         value.extend(terms);
         Value::Object(value)
     })
-}
-
-fn as_text(dump: &Value) -> String {
-    serde_saphyr::to_string(dump)
-        .unwrap_or_else(|error| format!("the configuration cannot be shown: {error}\n"))
 }
 
 /// The whole snapshot, except keys and the generation.

@@ -5,7 +5,6 @@ mod candidates;
 mod connection;
 pub(crate) mod request;
 
-use std::fmt::Write;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -14,20 +13,31 @@ use portcullis_model::{
     PortListeners, RateScope, RequestHead, RouteTable, Rule, Selected, Serves, Snapshot, Timeouts,
     TrafficPolicy,
 };
+use serde::{Deserialize, Serialize};
 
+use crate::plain::escaped;
 use crate::served::ServedListener;
+use crate::table::{Look, subject_line};
 use crate::text;
 use candidates::{Candidates, Miss};
 use request::{EarlyAnswer, Question, QuestionError, Reading, Request, Scheme};
 
 /// The fate of a request.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Explanation {
-    pub text: String,
     pub outcome: Outcome,
+    pub lines: Vec<Line>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Line {
+    /// `listener`, `rule`, `backend`, …; empty for a remark.
+    pub subject: String,
+    pub text: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub enum Outcome {
     /// Nothing answers: no listener, or no connection to one.
     Unanswered,
@@ -35,7 +45,20 @@ pub enum Outcome {
     Answered,
 }
 
-/// The text that answers a question. `reading` is the data plane's; `served` is what an agent that
+// === impl Explanation ===
+
+impl Explanation {
+    /// A line of text for each, its subject first.
+    pub fn text(&self, look: Look) -> String {
+        let line = |line: &Line| match line.subject.as_str() {
+            "" if self.outcome == Outcome::Unanswered => format!("{}\n", escaped(&line.text)),
+            subject => subject_line(subject, &line.text, 10, look),
+        };
+        self.lines.iter().map(line).collect()
+    }
+}
+
+/// The answer to a question. `reading` is the data plane's; `served` is what an agent that
 /// runs says of its listeners.
 ///
 /// # Errors
@@ -49,15 +72,15 @@ pub fn explain(
     let request = Request::parse(question, reading)?;
     let ports = ports(snapshot, &request);
     if ports.is_empty() {
-        let text = no_listener(snapshot, &request);
-        return Ok(Explanation { text, outcome: Outcome::Unanswered });
+        let line = Line { subject: String::new(), text: no_listener(snapshot, &request) };
+        return Ok(Explanation { outcome: Outcome::Unanswered, lines: vec![line] });
     }
-    let (mut text, mut outcome) = (String::new(), Outcome::Unanswered);
+    let (mut lines, mut outcome) = (Vec::new(), Outcome::Unanswered);
     for (frontends, port) in ports {
-        let mut answer = Answer { text: &mut text, snapshot, request: &request, all: question.all, served };
+        let mut answer = Answer { lines: &mut lines, snapshot, request: &request, all: question.all, served };
         outcome = outcome.max(answer.port(&frontends, port));
     }
-    Ok(Explanation { text, outcome })
+    Ok(Explanation { outcome, lines })
 }
 
 /// The ports that the request can arrive at, each with its addresses: of every Gateway if the URL
@@ -105,12 +128,12 @@ fn no_listener(snapshot: &Snapshot, request: &Request) -> String {
         Some(address) => format!("on {address} there are {}", there.join(", ")),
         None => format!("listeners: {}", there.join(", ")),
     };
-    format!("no listener on port {} for {request}; {whose}\n", request.port)
+    format!("no listener on port {} for {request}; {whose}", request.port)
 }
 
 /// Writes what one Gateway's port does with the request.
 struct Answer<'a> {
-    text: &'a mut String,
+    lines: &'a mut Vec<Line>,
     snapshot: &'a Snapshot,
     request: &'a Request,
     all: bool,
@@ -368,7 +391,6 @@ impl Answer<'_> {
     }
 
     fn line(&mut self, what: &str, text: &str) {
-        // Text grows as it is written to.
-        let _ = writeln!(self.text, "{what:<9} {text}");
+        self.lines.push(Line { subject: what.to_owned(), text: text.to_owned() });
     }
 }

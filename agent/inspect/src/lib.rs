@@ -10,6 +10,7 @@ mod age;
 mod dump;
 mod explain;
 mod metrics;
+mod plain;
 mod readiness;
 mod routes;
 mod served;
@@ -18,15 +19,17 @@ mod table;
 mod text;
 
 pub use age::decided_by_age;
-pub use dump::{dump, dump_served, dump_snapshot};
+pub use dump::{dump_served, dump_snapshot};
 pub use explain::request::{EarlyAnswer, Question, QuestionError, ReadPart, Reading};
-pub use explain::{Explanation, Outcome, explain};
+pub use explain::{Explanation, Line, Outcome, explain};
 pub use metrics::{
     Agent, BackendTraffic, BudgetTraffic, Cluster, Configuration, Durations, ForwardedTraffic, Forwarding,
     GatewayTraffic, Histogram, KeySetTraffic, ListenerDurations, ListenerTraffic, Metrics, MetricsFormat,
     Process, Requests, RouteSeries, Traffic, metrics,
 };
+pub use plain::{escaped, is_obeyed};
 pub use readiness::{Progress, problems, served_frontends};
-pub use routes::routes;
+pub use routes::{RouteRow, Routes, TermRow, routes};
 pub use served::{NodeStatus, Part, ServedListener};
-pub use statuses::{Selection, statuses};
+pub use statuses::{Conditions, Fault, Selection, SelectionError, faults, faulty_statuses, statuses};
+pub use table::{Cell, Colours, Look, Table};

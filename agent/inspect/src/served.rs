@@ -8,8 +8,9 @@ use portcullis_model::{ListenerId, PortKey};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::plain::escaped;
 use crate::routes::number;
-use crate::table::table;
+use crate::table::{Look, Table, subject_line};
 
 /// An agent's node, and the listeners that it serves there.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -79,6 +80,12 @@ impl NodeStatus {
         self.listeners.retain(|it| is_named(&it.gateway) || is_named(&it.parent));
     }
 
+    /// Only the listeners that objects of this namespace define.
+    pub fn retain_of_namespace(&mut self, namespace: &str) {
+        let of = |name: &str| name.split('/').next() == Some(namespace);
+        self.listeners.retain(|it| of(&it.parent));
+    }
+
     /// Only the listeners of these Gateways and ListenerSets, and those that these policies are
     /// about.
     pub fn retain_of_objects(&mut self, objects: &[Value]) {
@@ -87,24 +94,27 @@ impl NodeStatus {
     }
 }
 
-/// The node, and a row for each listener.
-impl fmt::Display for NodeStatus {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl NodeStatus {
+    /// The node, and a row for each listener.
+    pub fn text(&self, look: Look) -> String {
         let Self { datapath, guard, names, forwarding, listeners } = self;
-        writeln!(f, "datapath    {datapath}\nguard       {guard}")?;
-        writeln!(f, "names       {names}\nforwarding  {forwarding}")?;
+        let facts = [("datapath", datapath), ("guard", guard), ("names", names), ("forwarding", forwarding)];
+        let facts = facts.map(|(what, value)| subject_line(what, value, 12, look));
+        let mut text: String = facts.into_iter().collect();
         let header =
             ["PORT", "LISTENER", "ON", "SERVED BY", "STEERED BY", "CLIENTS REFUSED BY", "BUDGETS KEPT BY"];
         let rows: Vec<_> = listeners.iter().map(ServedListener::row).collect();
         if !rows.is_empty() {
-            write!(f, "\n{}", table(&header, &rows))?;
+            text.push('\n');
+            text += &Table::new(&header, rows).text(look);
         }
         // At some of its addresses a listener may have a row of its own.
         let expiring: BTreeSet<_> = listeners.iter().filter_map(ServedListener::expiring).collect();
-        expiring.iter().enumerate().try_for_each(|(at, line)| {
+        for (at, line) in expiring.iter().enumerate() {
             let gap = if at == 0 { "\n" } else { "" };
-            writeln!(f, "{gap}{line}")
-        })
+            text += &format!("{gap}{}\n", escaped(line));
+        }
+        text
     }
 }
 
@@ -301,7 +311,7 @@ Gateway infra/web listener http: a certificate expires in 3 days
                 })
                 .collect::<Vec<_>>()
         };
-        assert_eq!(squeezed(&status().to_string()), squeezed(expected));
+        assert_eq!(squeezed(&status().text(Look::default())), squeezed(expected));
         let read: NodeStatus = serde_json::from_value(json!(status())).unwrap();
         assert_eq!(read, status());
     }

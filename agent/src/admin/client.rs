@@ -1,32 +1,126 @@
-//! Asks a running agent over its admin socket.
+//! Asks a running agent, over its admin socket or through the API server of its cluster.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use bytes::Bytes;
+use http::header::{ACCEPT, HOST};
 use http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::TokioIo;
-use portcullis_inspect::{Explanation, Outcome};
+use portcullis_control::remote::{Forwarded, RemoteAgent, Wanted};
+use portcullis_inspect::{Explanation, Question};
+use serde::de::DeserializeOwned;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::UnixStream;
+use tokio::runtime::Runtime;
+use tokio::time::timeout;
 
-pub(crate) fn get(socket: &Path, path: &str) -> Result<String> {
-    succeeded(ask(socket, Method::GET, path, Bytes::new())?)
+/// Time in which a node says why it does not forward a connection.
+const CAUSE: Duration = Duration::from_secs(1);
+
+/// An agent that is asked.
+pub(crate) struct Agent {
+    runtime: Runtime,
+    way: Way,
 }
 
-/// An agent answers 404 if nothing would answer the request; that is an explanation, too.
-pub(crate) fn explain(socket: &Path, question: String) -> Result<Explanation> {
-    let (status, text) = ask(socket, Method::POST, "/explain", question.into())?;
-    if status == StatusCode::NOT_FOUND {
-        return Ok(Explanation { text, outcome: Outcome::Unanswered });
+enum Way {
+    Socket(PathBuf),
+    Cluster(RemoteAgent),
+}
+
+/// Something to read and write.
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+
+/// The form of an answer.
+#[derive(Clone, Copy)]
+enum Accept {
+    Text,
+    Json,
+}
+
+// === impl Agent ===
+
+impl Agent {
+    pub(crate) fn at_socket(socket: PathBuf) -> Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        Ok(Self { runtime, way: Way::Socket(socket) })
     }
-    let text = succeeded((status, text))?;
-    Ok(Explanation { text, outcome: Outcome::Answered })
+
+    /// With the user's kubeconfig, and one of its contexts if it is given.
+    pub(crate) fn in_cluster(
+        kubeconfig: Option<PathBuf>,
+        context: Option<String>,
+        wanted: Wanted,
+        lease: &str,
+    ) -> Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let found = RemoteAgent::find(kubeconfig.as_deref(), context.as_deref(), &wanted, lease);
+        let way = Way::Cluster(runtime.block_on(found)?);
+        Ok(Self { runtime, way })
+    }
+
+    pub(crate) fn get(&self, path: &str) -> Result<String> {
+        succeeded(self.ask(Method::GET, path, Accept::Text, Bytes::new())?)
+    }
+
+    pub(crate) fn get_json<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
+        parsed(&succeeded(self.ask(Method::GET, path, Accept::Json, Bytes::new())?)?)
+    }
+
+    /// An agent answers 404 if nothing would answer the request; that is an explanation, too.
+    pub(crate) fn explain(&self, question: &Question) -> Result<Explanation> {
+        let question = serde_json::to_vec(question)?.into();
+        let (status, text) = self.ask(Method::POST, "/explain", Accept::Json, question)?;
+        parsed(&if status == StatusCode::NOT_FOUND { text } else { succeeded((status, text))? })
+    }
+
+    /// The status and text of any answer.
+    pub(crate) fn ask_for(&self, path: &str) -> Result<(StatusCode, String)> {
+        self.ask(Method::GET, path, Accept::Text, Bytes::new())
+    }
+
+    fn ask(&self, method: Method, path: &str, accept: Accept, body: Bytes) -> Result<(StatusCode, String)> {
+        self.runtime.block_on(async {
+            match &self.way {
+                Way::Socket(socket) => {
+                    let stream = connect(socket).await?;
+                    exchange(Box::new(stream), method, path, accept, body).await
+                }
+                Way::Cluster(agent) => {
+                    let Forwarded { stream, mut failure } = agent.connect().await?;
+                    let answer = tokio::select! {
+                        answer = exchange(Box::new(stream), method, path, accept, body) => answer,
+                        Some(problem) = &mut failure => bail!("{}: {problem}", nothing_answers(agent)),
+                    };
+                    // A connection that breaks may be known of before its cause.
+                    let broken = async |error| match timeout(CAUSE, failure).await {
+                        Ok(Some(problem)) => anyhow!(problem),
+                        Ok(None) | Err(_) => error,
+                    };
+                    match answer {
+                        Ok(answer) => Ok(answer),
+                        Err(error) => Err(broken(error).await).with_context(|| nothing_answers(agent)),
+                    }
+                }
+            }
+        })
+    }
 }
 
-fn ask(socket: &Path, method: Method, path: &str, body: Bytes) -> Result<(StatusCode, String)> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(exchange(socket, method, path, body))
+fn nothing_answers(agent: &RemoteAgent) -> String {
+    let RemoteAgent { namespace, pod, port, .. } = agent;
+    format!("nothing answers on port {port} of pod {namespace}/{pod}: is it the agents' --admin-port?")
+}
+
+async fn connect(socket: &Path) -> Result<UnixStream> {
+    UnixStream::connect(socket).await.with_context(|| {
+        format!("no agent answers on {}: is it running, and is this its --admin-socket?", socket.display())
+    })
 }
 
 fn succeeded((status, text): (StatusCode, String)) -> Result<String> {
@@ -36,13 +130,26 @@ fn succeeded((status, text): (StatusCode, String)) -> Result<String> {
     Ok(text)
 }
 
-async fn exchange(socket: &Path, method: Method, path: &str, body: Bytes) -> Result<(StatusCode, String)> {
-    let stream = UnixStream::connect(socket).await.with_context(|| {
-        format!("no agent answers on {}: is it running, and is this its --admin-socket?", socket.display())
-    })?;
+fn parsed<T: DeserializeOwned>(text: &str) -> Result<T> {
+    serde_json::from_str(text).with_context(|| {
+        let version = env!("CARGO_PKG_VERSION");
+        format!("the agent's answer is not that of version {version}: ask with the agent's own program")
+    })
+}
+
+async fn exchange(
+    stream: Box<dyn Stream>,
+    method: Method,
+    path: &str,
+    accept: Accept,
+    body: Bytes,
+) -> Result<(StatusCode, String)> {
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
     let connection = tokio::spawn(connection);
-    let request = Request::builder().method(method).uri(path).header("host", "portcullis");
+    let mut request = Request::builder().method(method).uri(path).header(HOST, "localhost");
+    if let Accept::Json = accept {
+        request = request.header(ACCEPT, "application/json");
+    }
     let response = sender.send_request(request.body(Full::new(body))?).await?;
     let status = response.status();
     let text = String::from_utf8_lossy(&response.into_body().collect().await?.to_bytes()).into_owned();

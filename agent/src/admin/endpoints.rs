@@ -9,9 +9,11 @@ use http::header::{ACCEPT, ALLOW, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use portcullis_control::applier::State;
 use portcullis_control::status::read_statuses;
-use portcullis_inspect::{Explanation, MetricsFormat, Outcome, Progress, Question, served_frontends};
+use portcullis_inspect::{Look, MetricsFormat, Outcome, Progress, Question, served_frontends};
+use serde::Serialize;
 use tokio::sync::watch;
 
+use crate::about::about;
 use crate::cluster::Membership;
 use crate::plane::{Plane, READING};
 use crate::scrape;
@@ -26,12 +28,25 @@ const INDEX: &str = "\
 /status   statuses of all objects, as JSON
 /listeners the part of the node that serves each listener and keeps its terms, and why, as JSON
 /problems what is wrong with the input
+/about    version, machine and options of the agent, as JSON
 /explain  POST a question as JSON: url, method, headers, all
 ";
 
+const JSON: &str = "application/json";
+
 /// The endpoints that are only read.
-const READ: [&str; 9] =
-    ["/", "/livez", "/readyz", "/metrics", "/config", "/routes", "/status", "/listeners", "/problems"];
+const READ: [&str; 10] = [
+    "/",
+    "/about",
+    "/livez",
+    "/readyz",
+    "/metrics",
+    "/config",
+    "/routes",
+    "/status",
+    "/listeners",
+    "/problems",
+];
 
 /// The sources of all answers.
 #[derive(Clone)]
@@ -45,19 +60,26 @@ pub(crate) struct Admin {
 
 type Answer = Response<Bytes>;
 
+/// The form of those answers that have two.
+enum Form {
+    Text,
+    Json,
+}
+
 impl Admin {
     pub(crate) async fn answer(&self, request: Request<Bytes>) -> Answer {
         let state = self.state.borrow().clone();
         // The HTTP library leaves out the body of an answer to HEAD.
         let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
         match request.uri().path() {
-            "/explain" if request.method() == Method::POST => self.explain(&state, request.body()),
+            "/explain" if request.method() == Method::POST => self.explain(&state, &request),
             "/explain" => not_allowed("POST"),
             path if !READ.contains(&path) => {
                 text(StatusCode::NOT_FOUND, "there is no such endpoint; GET / lists them\n")
             }
             _ if !is_read => not_allowed("GET, HEAD"),
             "/livez" => ok("ok\n"),
+            "/about" => json(StatusCode::OK, &about()),
             "/readyz" if *self.plane.tenure().borrow() == Tenure::Over => text(
                 StatusCode::SERVICE_UNAVAILABLE,
                 "not ready: open connections are drained, no new ones taken\n",
@@ -74,9 +96,21 @@ impl Admin {
                     (name.to_string(), out.collect::<BTreeMap<_, _>>())
                 });
                 let out = out.filter(|(_, out)| !out.is_empty()).collect();
-                ok(portcullis_inspect::dump_served(&state.snapshot, &served_by.collect(), &listeners, &out))
+                let snapshot = &state.snapshot;
+                let dump = portcullis_inspect::dump_served(snapshot, &served_by.collect(), &listeners, &out);
+                match Form::accepted(request.headers()) {
+                    Form::Json => json(StatusCode::OK, &dump),
+                    Form::Text => ok(serde_saphyr::to_string(&dump)
+                        .unwrap_or_else(|error| format!("the configuration cannot be shown: {error}\n"))),
+                }
             }
-            "/routes" => ok(portcullis_inspect::routes(&state.snapshot)),
+            "/routes" => {
+                let routes = portcullis_inspect::routes(&state.snapshot);
+                match Form::accepted(request.headers()) {
+                    Form::Json => json(StatusCode::OK, &routes),
+                    Form::Text => ok(routes.text(Look::default())),
+                }
+            }
             "/status" => self.statuses().await,
             "/listeners" => ok(serde_json::json!(self.plane.status()).to_string()),
             "/problems" => ok(problems(&state)),
@@ -93,15 +127,24 @@ impl Admin {
         answer
     }
 
-    fn explain(&self, state: &State, question: &[u8]) -> Answer {
+    fn explain(&self, state: &State, request: &Request<Bytes>) -> Answer {
+        let question = request.body();
         let served = self.plane.status().listeners;
         let answer =
             serde_json::from_slice::<Question>(question).map_err(anyhow::Error::from).and_then(|question| {
                 Ok(portcullis_inspect::explain(&state.snapshot, &question, READING, &served)?)
             });
         match answer {
-            Ok(Explanation { text, outcome: Outcome::Answered }) => ok(text),
-            Ok(Explanation { text: why, outcome: Outcome::Unanswered }) => text(StatusCode::NOT_FOUND, why),
+            Ok(explanation) => {
+                let status = match explanation.outcome {
+                    Outcome::Answered => StatusCode::OK,
+                    Outcome::Unanswered => StatusCode::NOT_FOUND,
+                };
+                match Form::accepted(request.headers()) {
+                    Form::Json => json(status, &explanation),
+                    Form::Text => text(status, explanation.text(Look::default())),
+                }
+            }
             Err(error) => text(StatusCode::BAD_REQUEST, format!("{error:#}\n")),
         }
     }
@@ -145,6 +188,27 @@ fn not_allowed(methods: &'static str) -> Answer {
 
 fn ok(body: impl Into<Bytes>) -> Answer {
     text(StatusCode::OK, body)
+}
+
+fn json(status: StatusCode, value: &impl Serialize) -> Answer {
+    match serde_json::to_vec(value) {
+        Ok(body) => {
+            let mut answer = text(status, body);
+            answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
+            answer
+        }
+        Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("cannot be shown: {error}\n")),
+    }
+}
+
+// === impl Form ===
+
+impl Form {
+    /// JSON if it is named; `*/*` is what any client says.
+    fn accepted(fields: &HeaderMap) -> Self {
+        let named = |field: &HeaderValue| field.to_str().is_ok_and(|field| field.contains(JSON));
+        if fields.get_all(ACCEPT).iter().any(named) { Self::Json } else { Self::Text }
+    }
 }
 
 pub(crate) fn text(status: StatusCode, body: impl Into<Bytes>) -> Answer {

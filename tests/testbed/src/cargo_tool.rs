@@ -18,7 +18,10 @@ pub fn ensure(tool: CargoTool) -> Result<PathBuf> {
     fs::create_dir_all(workspace::cache())?;
     // Two at once would build everything twice, at half the speed.
     let lock = File::create(workspace::cache().join(format!("{}.lock", tool.name)))?;
-    lock.lock()?;
+    if lock.try_lock().is_err() {
+        println!("setup: waiting for another setup");
+        lock.lock()?;
+    }
     if !program.is_file() {
         println!("setup: building {} {} (some minutes, once)", tool.name, tool.version);
         let mut cargo = Command::new(env::var_os("CARGO").unwrap_or("cargo".into()));

@@ -51,7 +51,10 @@ pub fn built(module: &str, package: &str, name: &str) -> Result<PathBuf> {
     fs::create_dir_all(workspace::cache())?;
     // Of two at once, one would take what the other has built away from it.
     let lock = File::create(place.with_extension("lock"))?;
-    lock.lock()?;
+    if lock.try_lock().is_err() {
+        println!("{name}: waiting for another build of it");
+        lock.lock()?;
+    }
     if place.is_file() {
         return Ok(place);
     }

@@ -123,6 +123,54 @@ impl Kind {
         self.row().group
     }
 
+    /// The short names that its definition has, and those in common use.
+    pub fn short_names(self) -> &'static [&'static str] {
+        match self {
+            Self::GatewayClass => &["gc"],
+            Self::Gateway => &["gtw", "gw"],
+            Self::ListenerSet => &["lset", "ls"],
+            Self::BackendTlsPolicy => &["btlspolicy"],
+            Self::XBackend => &["xbackend"],
+            Self::XBackendTrafficPolicy => &["xbtrafficpolicy"],
+            Self::ListenerPolicy => &["lpol"],
+            Self::TrafficPolicy => &["tpol"],
+            Self::BackendPolicy => &["bpol"],
+            Self::RouteFilter => &["rfil"],
+            Self::ReferenceGrant => &["refgrant"],
+            Self::GatewayParameters => &["gwparams"],
+            Self::Service => &["svc"],
+            Self::Namespace => &["ns"],
+            Self::Node => &["no"],
+            Self::Pod => &["po"],
+            Self::ConfigMap => &["cm"],
+            Self::CustomResourceDefinition => &["crd"],
+            Self::HttpRoute
+            | Self::GrpcRoute
+            | Self::TlsRoute
+            | Self::TcpRoute
+            | Self::UdpRoute
+            | Self::EndpointSlice
+            | Self::Secret
+            | Self::ClusterTrustBundle => &[],
+        }
+    }
+
+    /// The kind that `kubectl get` would take the name for: `gw`, `gateway`, `Gateways`,
+    /// `gateways.gateway.networking.k8s.io`.
+    pub fn called(name: &str) -> Option<Self> {
+        let (name, group) = match name.split_once('.') {
+            Some((name, group)) => (name, Some(group)),
+            None => (name, None),
+        };
+        let is_called = |kind: &&Self| {
+            let names =
+                [kind.as_str(), kind.resource()].into_iter().chain(kind.short_names().iter().copied());
+            group.is_none_or(|group| group.eq_ignore_ascii_case(kind.group()))
+                && names.into_iter().any(|known| known.eq_ignore_ascii_case(name))
+        };
+        Self::ALL.iter().find(is_called).copied()
+    }
+
     /// Versions whose schema we read, the preferred one first.
     pub fn versions(self) -> &'static [&'static str] {
         self.row().versions
@@ -194,6 +242,41 @@ mod tests {
             };
             let scope = if definition.namespaced { Scope::Namespaced } else { Scope::Cluster };
             assert_eq!((kind.scope(), kind.resource()), (scope, definition.resource.as_str()), "{kind}");
+        }
+    }
+
+    #[test]
+    fn short_names_are_those_of_the_crds() {
+        let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy");
+        for kind in Kind::ALL {
+            let singular = kind.as_str().to_lowercase();
+            let (group, resource) = (kind.group(), kind.resource());
+            let files =
+                [format!("crds/{group}_{resource}.yaml"), format!("helm/portcullis/files/{singular}.yaml")];
+            let text = files.iter().find_map(|file| std::fs::read_to_string(format!("{root}/{file}")).ok());
+            let Some((_, after)) = text.as_ref().and_then(|text| text.split_once("shortNames:\n")) else {
+                continue;
+            };
+            let names = after.lines().map_while(|line| line.trim().strip_prefix("- "));
+            for name in names {
+                assert!(kind.short_names().contains(&name), "{kind}: {name}");
+            }
+        }
+    }
+
+    #[test]
+    fn no_two_kinds_have_a_name_in_common() {
+        for kind in Kind::ALL {
+            let names =
+                [kind.as_str(), kind.resource()].into_iter().chain(kind.short_names().iter().copied());
+            for name in names {
+                assert_eq!(Kind::called(name), Some(*kind), "{name}");
+                let full = format!("{}.{}", name.to_uppercase(), kind.group());
+                assert_eq!(Kind::called(&full), Some(*kind), "{full}");
+            }
+        }
+        for name in ["", "gateways.portcullis.dev", "httprout"] {
+            assert_eq!(Kind::called(name), None, "{name}");
         }
     }
 

@@ -64,6 +64,26 @@ pub async fn connect_for_command(kubeconfig: Option<&Path>) -> Result<Client, Co
     Ok(client(config(kubeconfig).await?)?.0)
 }
 
+/// The same as the user of a kubeconfig, in one of its contexts, or in its current one.
+///
+/// # Errors
+/// As [`connect`].
+pub async fn connect_as_user(
+    kubeconfig: Option<&Path>,
+    context: Option<&str>,
+) -> Result<Client, ConnectError> {
+    let Some(context) = context else { return connect_for_command(kubeconfig).await };
+    let path = kubeconfig.unwrap_or(Path::new("of the environment"));
+    let problem = |problem| ConnectError::Kubeconfig { path: path.to_owned(), problem };
+    let read = match kubeconfig {
+        Some(path) => Kubeconfig::read_from(path),
+        None => Kubeconfig::read(),
+    };
+    let options = KubeConfigOptions { context: Some(context.to_owned()), ..KubeConfigOptions::default() };
+    let config = Config::from_custom_kubeconfig(read.map_err(problem)?, &options).await.map_err(problem)?;
+    Ok(client(config)?.0)
+}
+
 /// The addresses by which [`connect`] reaches the API server, those of the proxy on the way, if
 /// there is one, and those of the servers that are asked for their names. Without an answer to
 /// that, or a configuration, none.

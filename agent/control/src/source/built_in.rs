@@ -37,10 +37,10 @@ pub fn with_built_in(changes: Vec<Change>) -> Vec<Change> {
     built_in.map(Change::Set).into_iter().chain(changes).collect()
 }
 
-/// A line for each Gateway whose GatewayClass the input lacks. A cluster may hold the class, and
-/// the status is not ours to write as long as that is unknown; but the author of a directory needs
-/// to know.
-pub fn gateways_without_class(batch: &Batch) -> Vec<String> {
+/// Each Gateway whose GatewayClass the input lacks, and what follows from it. A cluster may hold
+/// the class, and the status is not ours to write as long as that is unknown; but the author of a
+/// directory needs to know.
+pub fn gateways_without_class(batch: &Batch) -> Vec<(ObjectKey, String)> {
     let objects: Vec<_> = batch.manifests.iter().filter_map(|manifest| manifest.object.as_ref()).collect();
     let present: BTreeSet<_> = objects.iter().map(|object| object.key()).chain([class(CLASS)]).collect();
     let classes = objects.iter().filter_map(|object| match object {
@@ -49,7 +49,7 @@ pub fn gateways_without_class(batch: &Batch) -> Vec<String> {
     });
     classes
         .filter(|(_, class)| !present.contains(class))
-        .map(|(gateway, class)| format!("{gateway}: {class} is not in the input: nothing is served there"))
+        .map(|(gateway, class)| (gateway, format!("{class} is not in the input: nothing is served there")))
         .collect()
 }
 

@@ -32,18 +32,25 @@ pub enum Effect {
 
 // === impl InputProblem ===
 
+impl InputProblem {
+    /// The message and the effect, without place and object.
+    pub fn text(&self) -> String {
+        match (self.effect, self.line) {
+            (Effect::Unreadable { kept: 0 }, Some(_)) => {
+                format!("{}; this document is left out", self.message)
+            }
+            (effect, _) => format!("{}{effect}", self.message),
+        }
+    }
+}
+
 /// `shop/routes.yaml:12: HTTPRoute shop/web: <message>; <effect>`
 impl fmt::Display for InputProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.file)?;
         self.line.iter().try_for_each(|line| write!(f, ":{line}"))?;
         self.object.iter().try_for_each(|object| write!(f, ": {object}"))?;
-        match (self.effect, self.line) {
-            (Effect::Unreadable { kept: 0 }, Some(_)) => {
-                write!(f, ": {}; this document is left out", self.message)
-            }
-            (effect, _) => write!(f, ": {}{effect}", self.message),
-        }
+        write!(f, ": {}", self.text())
     }
 }
 

@@ -1,0 +1,118 @@
+//! `portcullis bugreport`: all that an agent tells of itself in one archive, without secrets. What
+//! could not be got is said in it, and why.
+
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result, bail};
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use serde_json::Value;
+
+use crate::about::about;
+use crate::admin::client::Agent;
+use crate::cli::BugreportArgs;
+use crate::output;
+use crate::withheld::{Withheld, without_quoted_values};
+
+/// The endpoints that are asked, and the files of their answers.
+const PARTS: [(&str, &str, Form); 8] = [
+    ("/about", "agent.json", Form::Json),
+    ("/readyz", "ready.txt", Form::Readiness),
+    ("/problems", "problems.txt", Form::Text),
+    ("/status", "status.json", Form::Json),
+    ("/listeners", "listeners.json", Form::Json),
+    ("/config", "config.json", Form::Json),
+    ("/routes", "routes.txt", Form::Text),
+    ("/metrics", "metrics.txt", Form::Text),
+];
+
+#[derive(Clone, Copy)]
+enum Form {
+    Text,
+    Json,
+    /// Text, with a status that is no failure.
+    Readiness,
+}
+
+struct File {
+    name: &'static str,
+    text: String,
+}
+
+pub(crate) fn run(args: &BugreportArgs, agent: &Agent) -> Result<ExitCode> {
+    let taken = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let name = format!("portcullis-bugreport-{taken}");
+    let file = args.file.clone().unwrap_or_else(|| PathBuf::from(format!("{name}.tar.gz")));
+    let (mut files, mut missing) = (Vec::new(), Vec::new());
+    let mut withheld = Withheld::default();
+    for (endpoint, name, form) in PARTS {
+        match answer(agent, endpoint, form, &mut withheld) {
+            Ok(text) => files.push(File { name, text }),
+            Err(error) => missing.push(format!("{name}: {error:#}\n")),
+        }
+    }
+    // Values that are left out of one answer may be in another.
+    for file in &mut files {
+        file.text = withheld.removed_from(&file.text);
+    }
+    let is_silent = files.is_empty();
+    let asking = serde_json::to_string_pretty(&about()).context("about this program")?;
+    files.push(File { name: "asking.json", text: asking });
+    if !missing.is_empty() {
+        files.push(File { name: "missing.txt", text: missing.concat() });
+    }
+    write(&file, &name, &files, taken)?;
+    if file.as_os_str() != "-" {
+        output::text(&format!("{}: {} files, without secrets\n", file.display(), files.len()));
+    }
+    missing.iter().for_each(|line| output::error(&format!("portcullis: not in it: {}", line.trim_end())));
+    if is_silent {
+        bail!("the agent said nothing: the report has only what this program knows of its own machine");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn answer(agent: &Agent, endpoint: &str, form: Form, withheld: &mut Withheld) -> Result<String> {
+    match form {
+        Form::Readiness => {
+            let (status, text) = agent.ask_for(endpoint)?;
+            Ok(format!("{status}\n{text}"))
+        }
+        Form::Text => Ok(without_quoted_values(&agent.get(endpoint)?)),
+        Form::Json => {
+            let mut value: Value = agent.get_json(endpoint)?;
+            withheld.take_out_of(&mut value);
+            Ok(serde_json::to_string_pretty(&value)? + "\n")
+        }
+    }
+}
+
+/// Only its owner may read it: names of hosts and addresses are no secrets, but not for all.
+fn write(file: &PathBuf, directory: &str, files: &[File], time: u64) -> Result<()> {
+    if file.as_os_str() == "-" {
+        return archive(io::stdout().lock(), directory, files, time).context("cannot write the report");
+    }
+    let opened = OpenOptions::new().write(true).create_new(true).mode(0o600).open(file);
+    let opened = opened.with_context(|| match file.exists() {
+        true => format!("{} exists already: remove it, or choose another --file", file.display()),
+        false => format!("cannot write {}: choose another --file", file.display()),
+    })?;
+    archive(opened, directory, files, time).with_context(|| format!("cannot write {}", file.display()))
+}
+
+fn archive(to: impl Write, directory: &str, files: &[File], time: u64) -> io::Result<()> {
+    let mut archive = tar::Builder::new(GzEncoder::new(to, Compression::default()));
+    for file in files {
+        let mut header = tar::Header::new_gnu();
+        header.set_size(file.text.len() as u64);
+        header.set_mode(0o600);
+        header.set_mtime(time);
+        archive.append_data(&mut header, format!("{directory}/{}", file.name), file.text.as_bytes())?;
+    }
+    archive.into_inner()?.finish()?.flush()
+}

@@ -1,0 +1,207 @@
+//! `portcullis bugreport`: what is in it, and that nothing in it is secret.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use flate2::read::GzDecoder;
+use rcgen::{CertifiedKey, generate_simple_self_signed};
+
+use crate::portcullis;
+use crate::support::{Agent, eventually};
+
+/// The key of HS256 as JWKS have it.
+const HMAC_KEY: &str = "BwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwc";
+/// A key of sessions and of TLS tickets.
+const SESSION_KEY: &str = "5e5510f15e5510f15e5510f15e5510f15e5510f15e5510f15e5510f15e5510f1";
+/// The part of a line of htpasswd behind its colon.
+const PASSWORD: &str = "{SHA}mldR1azs8m/36yszwUTvzhxp/po=";
+
+/// Everything that has a secret: Secrets of all uses, those that cannot be read, and routes with
+/// credentials in them. `KEY` and `CERTIFICATE` are PEM, indented.
+const MANIFESTS: &str = r#"
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: web, namespace: infra}
+spec:
+  gatewayClassName: portcullis
+  addresses: [{value: ADDRESS}]
+  tls:
+    backend: {clientCertificateRef: {name: tls}}
+    frontend: {default: {validation: {caCertificateRefs: [{group: "", kind: Secret, name: clients-ca}]}}}
+  listeners:
+  - {name: http, protocol: HTTP, port: 8080}
+  - {name: https, protocol: HTTPS, port: 8443, tls: {certificateRefs: [{name: tls}]}}
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: tls, namespace: infra}
+type: kubernetes.io/tls
+stringData:
+  tls.crt: |
+CERTIFICATE
+  tls.key: |
+KEY
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: clients-ca, namespace: infra}
+stringData:
+  ca.crt: |
+CERTIFICATE
+  ca.key: |
+KEY
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: login, namespace: infra}
+stringData: {jwks.json: '{"keys": [{"kty": "oct", "k": "HMAC_KEY"}]}'}
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: clients, namespace: infra}
+stringData: {partner: s3cret-of-api-keys}
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: users, namespace: infra}
+stringData: {auth: "ann:PASSWORD"}
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: broken, namespace: infra}
+data: s3cret-in-no-entry
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: broken-too, namespace: infra}
+data: {password: "s3cret that is not base64"}
+---
+apiVersion: portcullis.dev/v1alpha1
+kind: TrafficPolicy
+metadata: {name: all, namespace: infra}
+spec:
+  targetRefs: [{group: gateway.networking.k8s.io, kind: Gateway, name: web}]
+  jwt: {providers: [{name: p, issuer: "https://login.example", jwks: {kind: Secret, name: login}, from: {header: x-token}}]}
+  apiKeys: {secretRefs: [{name: clients}]}
+  basic: {secretRef: {name: users}}
+  externalAuth: {protocol: HTTP, backendRef: {name: auth, port: 80}}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: auth, namespace: infra}
+spec: {ports: [{name: http, port: 80}]}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: credentials, namespace: infra}
+spec:
+  parentRefs: [{name: web}]
+  rules:
+  - matches:
+    - headers: [{name: authorization, value: Bearer s3cret-of-match}]
+      queryParams: [{name: access_token, value: s3cret-of-query}]
+    filters:
+    - type: RequestHeaderModifier
+      requestHeaderModifier:
+        set: [{name: authorization, value: Basic s3cret-of-filter}]
+        add: [{name: x-partner, value: s3cret-of-partner}]
+    - type: ExternalAuth
+      externalAuth: {protocol: HTTP, backendRef: {name: auth, port: 80}, http: {allowedHeaders: [x-partner]}}
+    backendRefs: [{name: auth, port: 80}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: refused, namespace: infra}
+spec:
+  parentRefs: [{name: web}]
+  rules:
+  - filters:
+    - type: RequestHeaderModifier
+      requestHeaderModifier: {set: s3cret-in-no-list}
+"#;
+
+fn unpacked(archive: &Path) -> BTreeMap<String, String> {
+    let mut archive = tar::Archive::new(GzDecoder::new(fs::File::open(archive).unwrap()));
+    let files = archive.entries().unwrap().map(|entry| {
+        let mut entry = entry.unwrap();
+        let name = entry.path().unwrap().file_name().unwrap().to_string_lossy().into_owned();
+        let mut text = String::new();
+        entry.read_to_string(&mut text).unwrap();
+        (name, text)
+    });
+    files.collect()
+}
+
+#[test]
+fn nothing_in_a_report_is_secret() {
+    let CertifiedKey { cert, signing_key } =
+        generate_simple_self_signed(vec!["a.example".to_owned()]).unwrap();
+    let key = signing_key.serialize_pem();
+    let indented = |pem: &str| pem.lines().map(|line| format!("    {line}\n")).collect::<String>();
+    let manifests = MANIFESTS.replace("CERTIFICATE\n", &indented(&cert.pem())).replace("  KEY\n", "KEY\n");
+    let manifests = manifests.replace("HMAC_KEY", HMAC_KEY).replace("PASSWORD", PASSWORD);
+    let manifests = manifests.replace("KEY\n", &indented(&key));
+    let directory = tempfile::tempdir().unwrap();
+    let state = directory.path().join("state");
+    fs::create_dir(&state).unwrap();
+    fs::write(state.join("keys"), format!("key-1700000000 {SESSION_KEY}\n")).unwrap();
+    fs::set_permissions(state.join("keys"), fs::Permissions::from_mode(0o600)).unwrap();
+    let pod = r#"{"containers": [{"env": [{"name": "A", "value": "s3cret-of-pod"}]}]}"#;
+    let options = ["--state-dir", state.to_str().unwrap(), "--dedicated-pod", pod];
+    let agent = Agent::start_with(&options, &[("all.yaml", &manifests)]);
+    eventually("the policy is in force", || {
+        let status = agent.command(&["status", "TrafficPolicy"]);
+        status.contains("infra/all") && agent.command(&["dump"]).contains("the key of one of 1 clients")
+    });
+    let file = directory.path().join("report.tar.gz");
+    let output = agent.command(&["bugreport", "--file", file.to_str().unwrap()]);
+    assert!(output.ends_with("report.tar.gz: 9 files, without secrets\n"), "{output}");
+    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+
+    let files = unpacked(&file);
+    let named = |name: &str| files.get(name).map(String::as_str).unwrap_or_default();
+    for (name, part) in [
+        ("agent.json", "dedicated-pod"),
+        ("asking.json", env!("CARGO_PKG_VERSION")),
+        ("ready.txt", "200 OK\nok: "),
+        ("problems.txt", "HTTPRoute infra/refused"),
+        ("problems.txt", "Secret infra/broken"),
+        ("status.json", "TrafficPolicy"),
+        ("listeners.json", "datapath"),
+        ("config.json", "x-partner"),
+        ("routes.txt", "header authorization=(left out), query access_token=(left out)"),
+        ("metrics.txt", "portcullis_"),
+    ] {
+        assert!(named(name).contains(part), "{name}: {part} in {:?}:\n{}", files.keys(), named(name));
+    }
+    let secrets = ["s3cret", "mldR1azs8m", "PRIVATE KEY", HMAC_KEY, SESSION_KEY, "czNjcmV0"];
+    // Lines of the key, and what its bytes would be as numbers.
+    let lines = key.lines().filter(|line| !line.starts_with('-'));
+    let numbers = ["7,7,7,7,7,7,7,7", "7,\n        7,\n"];
+    for secret in secrets.into_iter().chain(lines).chain(numbers) {
+        for (name, text) in &files {
+            assert!(!text.contains(secret), "{name} has {secret}:\n{text}");
+        }
+    }
+}
+
+#[test]
+fn a_report_says_what_could_not_be_got() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("report.tar.gz");
+    let (file, socket) = (file.to_str().unwrap(), directory.path().join("none.sock"));
+    let arguments = ["bugreport", "--file", file, "--admin-socket", socket.to_str().unwrap()];
+    let output = portcullis(&arguments);
+    assert_eq!(output.status.code(), Some(2));
+    let complaints = String::from_utf8(output.stderr).unwrap();
+    assert!(complaints.contains("not in it: status.json: no agent answers on "), "{complaints}");
+    let files = unpacked(Path::new(file));
+    assert_eq!(files.keys().collect::<Vec<_>>(), ["asking.json", "missing.txt"]);
+    assert!(files["missing.txt"].contains("config.json: no agent answers on "), "{}", files["missing.txt"]);
+    let again = portcullis(&arguments);
+    let complaints = String::from_utf8(again.stderr).unwrap();
+    assert!(complaints.contains("exists already: remove it, or choose another --file"), "{complaints}");
+}

@@ -1,0 +1,174 @@
+//! `status`, `routes`, `explain` and `dump` of a running agent: what is chosen, and in what form it
+//! is printed.
+
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use crate::portcullis;
+use crate::support::{Agent, eventually};
+
+const MANIFESTS: &str = "
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: web, namespace: infra}
+spec:
+  gatewayClassName: portcullis
+  addresses: [{value: ADDRESS}]
+  listeners: [{name: http, protocol: HTTP, port: 8080, allowedRoutes: {namespaces: {from: All}}}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: edge, namespace: shop}
+spec:
+  gatewayClassName: portcullis
+  addresses: [{value: ADDRESS}]
+  listeners: [{name: http, protocol: HTTP, port: 8081}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: cart, namespace: shop}
+spec:
+  parentRefs: [{name: web, namespace: infra}]
+  rules: [{backendRefs: [{name: nowhere, port: 80}]}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: home, namespace: infra}
+spec:
+  parentRefs: [{name: web}]
+  hostnames: [home.example]
+  rules: [{filters: [{type: RequestRedirect, requestRedirect: {statusCode: 302}}]}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: refused, namespace: shop}
+spec: {parentRefs: [{name: web, port: many}]}
+";
+
+fn agent() -> Agent {
+    let agent = Agent::start(&[("all.yaml", MANIFESTS)]);
+    eventually("statuses are written", || {
+        let status = agent.command(&["status", "httproute,gateway,gc"]);
+        ["shop/cart", "infra/home", "shop/edge", "infra/web", "GatewayClass"]
+            .iter()
+            .all(|it| status.contains(it))
+    });
+    agent
+}
+
+/// The first two columns of the rows of the first table.
+fn objects(text: &str) -> Vec<String> {
+    let rows = text.lines().skip(1).take_while(|line| !line.is_empty());
+    let mut names: Vec<_> =
+        rows.map(|line| line.split_whitespace().take(2).collect::<Vec<_>>().join(" ")).collect();
+    names.sort();
+    names.dedup();
+    names
+}
+
+#[test]
+fn objects_are_chosen_as_with_kubectl() {
+    let agent = agent();
+    let chosen = |arguments: &[&str]| objects(&agent.command(&[&["status"], arguments].concat()));
+    assert_eq!(chosen(&["gw"]), ["Gateway infra/web", "Gateway shop/edge"]);
+    assert_eq!(chosen(&["gateways", "-A"]), ["Gateway infra/web", "Gateway shop/edge"]);
+    assert_eq!(chosen(&["gw", "-n", "shop"]), ["Gateway shop/edge"]);
+    assert_eq!(chosen(&["-n", "shop"]), ["Gateway shop/edge", "HTTPRoute shop/cart"]);
+    assert_eq!(chosen(&["httproute/home"]), ["HTTPRoute infra/home"]);
+    assert_eq!(chosen(&["gc", "-n", "shop"]), ["GatewayClass portcullis"]);
+    let listeners = agent.command(&["status", "listeners", "-n", "shop"]);
+    assert!(listeners.contains("Gateway shop/edge") && !listeners.contains("infra/web"), "{listeners}");
+    for (arguments, complaint) in [
+        (&["status", "gate"][..], "no kind with a status is called \"gate\""),
+        (&["status", "gw", "none"], "no object of this kind and name has a status"),
+        (&["status", "gw", "-n", "none"], "no object of this kind and name has a status"),
+        (&["status", "-A", "-n", "shop"], "cannot be used with"),
+        (&["status", "listeners", "--problems"], "--problems is of objects"),
+    ] {
+        let output = agent.command(arguments);
+        assert!(output.contains(complaint), "{arguments:?}: {output}");
+    }
+}
+
+#[test]
+fn problems_are_of_objects_that_are_not_well() {
+    let agent = agent();
+    let problems = agent.command(&["status", "--problems"]);
+    assert_eq!(objects(&problems), ["HTTPRoute shop/cart"], "{problems}");
+    assert!(problems.contains("HTTPRoute shop/refused: spec.parentRefs[0].port"), "{problems}");
+    assert!(problems.ends_with("\n1 of 5 objects with a status are not well\n"), "{problems}");
+    assert_eq!(agent.command(&["status", "gw", "--problems"]), "0 of 2 objects with a status are not well\n");
+    let yaml = agent.command(&["status", "--problems", "-o", "yaml"]);
+    assert!(yaml.contains("name: cart") && !yaml.contains("name: home"), "{yaml}");
+}
+
+/// Asks for JSON, whatever else.
+fn values(agent: &Agent, arguments: &[&str]) -> Value {
+    let json = agent.command(&[arguments, &["-o", "json"]].concat());
+    let value: Value = serde_json::from_str(&json).map_err(|error| (error, &json)).unwrap();
+    let yaml = agent.command(&[arguments, &["-o", "yaml"]].concat());
+    assert_eq!(serde_saphyr::from_str::<Value>(&yaml).unwrap(), value, "{arguments:?}");
+    value
+}
+
+#[test]
+fn answers_are_values_too() {
+    let agent = agent();
+    let routes = values(&agent, &["routes"]);
+    let rules: Vec<_> = routes["routes"].as_array().unwrap().iter().map(|row| &row["rule"]).collect();
+    assert_eq!(rules, ["HTTPRoute infra/home rule 0", "HTTPRoute shop/cart rule 0"]);
+    assert_eq!(routes["routes"][0]["namespaces"], json!(["infra"]));
+    let explained = values(&agent, &["explain", "http://home.example:8080/"]);
+    assert_eq!(explained["outcome"], "answered");
+    assert_eq!(explained["lines"][0]["subject"], "gateway");
+    assert_eq!(values(&agent, &["explain", "http://home.example:9/"])["outcome"], "unanswered");
+    let dump = values(&agent, &["dump"]);
+    assert!(dump["frontends"].as_object().is_some_and(|frontends| frontends.len() == 2), "{dump}");
+}
+
+#[test]
+fn routes_are_those_of_a_namespace_and_of_its_parents() {
+    let agent = agent();
+    let of = |arguments: &[&str]| {
+        let text = agent.command(&[&["routes"], arguments].concat());
+        ["infra/home", "shop/cart"].map(|name| text.contains(name))
+    };
+    assert_eq!(of(&[]), [true, true]);
+    assert_eq!(of(&["-A"]), [true, true]);
+    assert_eq!(of(&["-n", "shop"]), [false, true]);
+    assert_eq!(of(&["-n", "none"]), [false, false]);
+}
+
+/// Names and messages of manifests are shown, and not obeyed by a terminal.
+#[test]
+fn control_characters_are_escaped_in_all_formats() {
+    let directory = tempfile::tempdir().unwrap();
+    let manifest = r#"{"apiVersion": "v1", "kind": "Sec\u001b[31mret", "metadata": {"name": "a\u009bb\u202ec\u007f"}}
+{"apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute", "metadata": {"name": "x\u001b]0;t\u0007"}, "spec": {}}
+"#;
+    let file = directory.path().join("in.json");
+    std::fs::write(&file, manifest).unwrap();
+    let file = file.to_str().unwrap();
+    for format in ["table", "json", "github"] {
+        let output = portcullis(&["check", "-f", file, "-o", format]);
+        let all = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        let obeyed: Vec<_> =
+            all.chars().filter(|c| c.is_control() && *c != '\n' || *c == '\u{202e}').collect();
+        assert_eq!(obeyed, [], "{format}: {all:?}");
+    }
+}
+
+#[test]
+fn colours_are_for_terminals_unless_they_are_asked_for() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("none.yaml");
+    let coloured = |arguments: &[&str], variables: &[(&str, &str)]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_portcullis"));
+        command.args(arguments).args(["check", "-f"]).arg(&file).envs(variables.iter().copied());
+        String::from_utf8(command.output().unwrap().stdout).unwrap().contains("\u{1b}[31mUnreadable\u{1b}[0m")
+    };
+    assert!(!coloured(&[], &[]));
+    assert!(!coloured(&["--color", "never"], &[("CLICOLOR_FORCE", "1")]));
+    assert!(coloured(&["--color", "always"], &[("NO_COLOR", "1")]));
+}
