@@ -103,12 +103,33 @@ pub(crate) struct Measured {
     rule: Option<Rc<RuleSeries>>,
 }
 
+/// A response that there is for a request.
+pub(crate) struct Answered<'a> {
+    /// The time at which the request was here.
+    pub begun: Moment,
+    pub status: StatusCode,
+    /// The rule that took the request.
+    pub rule: Option<&'a Arc<RuleId>>,
+    pub upstream: Option<Upstream<'a>>,
+    pub extent: Extent,
+}
+
+/// The part of a response that is here.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Extent {
+    /// All of it: writing it is what is left.
+    Whole,
+    /// Its head. The time goes on.
+    Begun,
+}
+
 /// The part of a request's time that its backend took.
 pub(crate) struct Upstream<'a> {
     pub backend: &'a BackendName,
     /// `None` if there was no response.
     pub status: Option<StatusCode>,
-    pub begun: Moment,
+    /// The end of checks that had to wait for others.
+    pub passed: Option<Moment>,
 }
 
 // === impl SharedDurations ===
@@ -144,39 +165,42 @@ impl Durations {
         Some(self.listeners.as_ref()?.get(id))
     }
 
-    /// Begins to measure a response. The rule is the one that took the request.
+    /// Counts a response that is whole, or begins to measure it.
     pub(crate) fn answered(
         &self,
-        (begun, status): (Moment, StatusCode),
-        listener: Option<Rc<ListenerSeries>>,
-        rule: Option<&Arc<RuleId>>,
-        upstream: Option<Upstream<'_>>,
-    ) -> Measured {
-        let rule = rule.and_then(|id| self.rule(id));
-        if let (Some(rule), Some(Upstream { backend, status, begun })) = (&rule, upstream) {
-            self.count_upstream(rule, backend, status.map_or(0, class), begun);
-        }
-        Measured { begun, class: class(status), listener, rule }
-    }
-
-    fn rule(&self, id: &Arc<RuleId>) -> Option<Rc<RuleSeries>> {
-        if self.routes.is_none() && self.backends.is_none() {
-            return None;
-        }
+        answered: Answered<'_>,
+        listener: Option<&Rc<ListenerSeries>>,
+    ) -> Option<Measured> {
+        let Answered { begun, status, rule, upstream, extent } = answered;
+        let (class, observed) = (class(status), begun.observed());
         let mut rules = self.rules.borrow_mut();
-        let address = Arc::as_ptr(id) as usize;
-        if let Some((_, series)) = rules.get(&address) {
-            return Some(series.clone());
+        let measured = rule.filter(|_| self.routes.is_some() || self.backends.is_some());
+        let rule = measured.map(|id| self.known(&mut rules, id));
+        if let (Some(rule), Some(upstream)) = (rule, upstream) {
+            self.count_upstream(rule, &upstream, upstream.passed.map_or(observed, Moment::observed));
         }
-        let route = self.routes.as_ref().map(|routes| routes.get(&RouteName::of(id)));
-        let series = Rc::new(RuleSeries { route, backends: RefCell::default() });
-        rules.insert(address, (id.clone(), series.clone()));
-        Some(series)
+        match extent {
+            Extent::Whole => {
+                count(listener, rule, class, observed);
+                None
+            }
+            Extent::Begun => {
+                Some(Measured { begun, class, listener: listener.cloned(), rule: rule.cloned() })
+            }
+        }
     }
 
-    fn count_upstream(&self, rule: &RuleSeries, name: &BackendName, class: usize, begun: Moment) {
+    fn known<'r>(&self, rules: &'r mut ByRule, id: &Arc<RuleId>) -> &'r Rc<RuleSeries> {
+        let (_, series) = rules.entry(Arc::as_ptr(id) as usize).or_insert_with(|| {
+            let route = self.routes.as_ref().map(|routes| routes.get(&RouteName::of(id)));
+            (id.clone(), Rc::new(RuleSeries { route, backends: RefCell::default() }))
+        });
+        series
+    }
+
+    fn count_upstream(&self, rule: &RuleSeries, upstream: &Upstream<'_>, observed: Observed) {
         let Some(backends) = &self.backends else { return };
-        let observed = Observed::nanoseconds(begun.elapsed());
+        let (name, class) = (upstream.backend, upstream.status.map_or(0, class));
         let mut known = rule.backends.borrow_mut();
         let is_it = |known: &BackendName| Arc::ptr_eq(&known.0, &name.0) || known == name;
         if let Some((_, series)) = known.iter().find(|(known, _)| is_it(known)) {
@@ -229,6 +253,20 @@ impl Durations {
     }
 }
 
+fn count(
+    listener: Option<&Rc<ListenerSeries>>,
+    rule: Option<&Rc<RuleSeries>>,
+    class: usize,
+    observed: Observed,
+) {
+    if let Some(listener) = listener {
+        listener.requests.observe(observed);
+    }
+    if let Some(route) = rule.and_then(|rule| rule.route.as_ref()) {
+        route.count(class, observed);
+    }
+}
+
 fn class(status: StatusCode) -> usize {
     usize::from(status.as_u16() / 100).min(5)
 }
@@ -261,13 +299,7 @@ impl DurationStats {
 
 impl Drop for Measured {
     fn drop(&mut self) {
-        let observed = Observed::nanoseconds(self.begun.elapsed());
-        if let Some(listener) = &self.listener {
-            listener.requests.observe(observed);
-        }
-        if let Some(route) = self.rule.as_ref().and_then(|rule| rule.route.as_ref()) {
-            route.count(self.class, observed);
-        }
+        count(self.listener.as_ref(), self.rule.as_ref(), self.class, self.begun.observed());
     }
 }
 
@@ -300,7 +332,7 @@ impl RequestStats {
 
 impl ListenerSeries {
     pub(crate) fn shaken_hands(&self, begun: Moment) {
-        self.handshakes.observe(Observed::nanoseconds(begun.elapsed()));
+        self.handshakes.observe(begun.observed());
     }
 
     fn read(&self) -> ListenerDurations {

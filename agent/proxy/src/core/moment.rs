@@ -2,6 +2,8 @@
 
 use std::time::Instant;
 
+use crate::core::histogram::Observed;
+
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Moment(Instant);
 
@@ -12,9 +14,10 @@ impl Moment {
         Self(Instant::now())
     }
 
-    /// Nanoseconds; a number takes half of what a duration takes to be compared and added up.
-    pub(crate) fn elapsed(self) -> u64 {
+    /// The time since.
+    pub(crate) fn observed(self) -> Observed {
         let elapsed = self.0.elapsed();
-        elapsed.as_secs().wrapping_mul(1_000_000_000).wrapping_add(elapsed.subsec_nanos().into())
+        let seconds = elapsed.as_secs().wrapping_mul(1_000_000_000);
+        Observed::nanoseconds(seconds.wrapping_add(elapsed.subsec_nanos().into()))
     }
 }

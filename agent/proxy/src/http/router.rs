@@ -15,7 +15,7 @@ use portcullis_model::{
 use crate::client::clients::Client;
 use crate::client::exchange::Exchange;
 use crate::client::listener::{ListenerState, Listeners};
-use crate::core::durations::{Durations, Upstream};
+use crate::core::durations::{Answered, Durations, Extent, Upstream};
 use crate::core::head::Head;
 use crate::core::log_limit::LogLimit;
 use crate::core::moment::Moment;
@@ -206,10 +206,11 @@ impl Router {
         &self,
         exchange: &mut Exchange,
         request: &Routed<'_>,
-        status: StatusCode,
+        (status, extent): (StatusCode, Extent),
         endpoint: SocketAddr,
     ) -> Option<Box<Record>> {
-        self.answered(exchange, request, status, None, Some(endpoint))
+        let outcome = (status, None, Some(endpoint));
+        self.answered(exchange, request, outcome, extent)
     }
 
     /// Notes that an auth service's answer is the client's.
@@ -220,7 +221,7 @@ impl Router {
         status: StatusCode,
     ) -> Option<Box<Record>> {
         self.counters.answered(Reason::AuthDenied);
-        self.answered(exchange, request, status, Some(Reason::AuthDenied), None)
+        self.answered(exchange, request, (status, Some(Reason::AuthDenied), None), Extent::Begun)
     }
 
     /// An answer of the gateway's own, with its line of the access log.
@@ -268,7 +269,7 @@ impl Router {
         if let Some(cross_origin) = request.decision.cross_origin() {
             cross_origin.edit(answer.headers_mut());
         }
-        let record = self.answered(exchange, request, status, reason, None);
+        let record = self.answered(exchange, request, (status, reason, None), Extent::Begun);
         // An answer to HEAD has no body.
         let answer = if request.method == Method::HEAD { answer.map(|_| Bytes::new()) } else { answer };
         (answer, record)
@@ -324,24 +325,25 @@ impl Router {
         &self,
         exchange: &mut Exchange,
         request: &Routed<'_>,
-        status: StatusCode,
-        reason: Option<Reason>,
-        endpoint: Option<SocketAddr>,
+        (status, reason, endpoint): (StatusCode, Option<Reason>, Option<SocketAddr>),
+        extent: Extent,
     ) -> Option<Box<Record>> {
         let destination = request.decision.destination();
         let listener = request.listener.as_ref();
         if let Some(listener) = listener {
             listener.counters().answered(status);
         }
-        let durations = listener.and_then(|listener| listener.durations().cloned());
         let sent_on = endpoint.is_some() || reason.is_some_and(Reason::is_of_backend);
         let upstream = destination.backend.filter(|_| sent_on).map(|backend| Upstream {
             backend,
             status: endpoint.map(|_| status),
-            begun: request.passed.unwrap_or(request.begun),
+            passed: request.passed,
         });
-        let answer = (request.begun, status);
-        exchange.measure(self.durations.answered(answer, durations, destination.rule, upstream));
+        let answered = Answered { begun: request.begun, status, rule: destination.rule, upstream, extent };
+        let durations = listener.and_then(|listener| listener.durations());
+        if let Some(measured) = self.durations.answered(answered, durations) {
+            exchange.measure(measured);
+        }
         let client = exchange.client();
         let (logged, gateway) = request.logged.as_ref()?;
         let outcome = Outcome {

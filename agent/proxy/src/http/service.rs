@@ -9,6 +9,7 @@ use hyper::body::Incoming;
 
 use crate::client::clients::Client;
 use crate::client::exchange::Exchange;
+use crate::core::durations::Extent;
 use crate::core::reason::Reason;
 use crate::core::settings::Http1;
 use crate::core::snapshot::SnapshotCell;
@@ -125,7 +126,8 @@ impl Service {
                 if let Some(negotiated) = negotiated {
                     self.compress(&negotiated, request, &mut response);
                 }
-                let record = self.router.forwarded(&mut exchange, request, response.status(), endpoint);
+                let head = (response.status(), Extent::Begun);
+                let record = self.router.forwarded(&mut exchange, request, head, endpoint);
                 response.map(|content| Body::new(content, exchange, record))
             }
             Err((answer, record)) => {

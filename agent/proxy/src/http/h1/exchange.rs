@@ -15,6 +15,7 @@ use http::{Request, StatusCode, Uri, header};
 use crate::client::clients::Client;
 use crate::client::exchange::Exchange;
 use crate::client::progress::Awaited;
+use crate::core::durations::Extent;
 use crate::core::head::{FieldName, Fields, Head};
 use crate::core::snapshot::Current;
 use crate::core::untaken::TakenBody;
@@ -206,7 +207,9 @@ impl TakenRequest<'_> {
             Ok(PlainAnswer { seen, endpoint, body }) => {
                 let Begun { out, framing, status, body: bytes, persistence } = seen;
                 let mut exchange = self.exchange;
-                let record = service.router.forwarded(&mut exchange, &self.routed, status, endpoint);
+                let extent = if body.is_some() { Extent::Begun } else { Extent::Whole };
+                let head = (status, extent);
+                let record = service.router.forwarded(&mut exchange, &self.routed, head, endpoint);
                 let content = match body {
                     None => Content::Whole { out, body: bytes, exchange, record },
                     Some(incoming) => {

@@ -12,6 +12,7 @@ use http::{HeaderMap, StatusCode};
 use crate::client::clients::Client;
 use crate::client::exchange::Exchange;
 use crate::client::progress::Awaited;
+use crate::core::durations::Extent;
 use crate::core::head::spans::Spans;
 use crate::http::body::{self, Body, Content};
 use crate::http::h2::response::{self, Rest, SendError, begin, send_complete, send_data};
@@ -62,7 +63,8 @@ pub(super) async fn answer(
     let answered = answered.and_then(|PlainAnswer { seen, endpoint, body }| Ok((seen?, endpoint, body)));
     match answered {
         Ok(((head, bytes), endpoint, body)) => {
-            let record = service.router.forwarded(&mut exchange, routed, head.0, endpoint);
+            let extent = if body.is_some() { Extent::Begun } else { Extent::Whole };
+            let record = service.router.forwarded(&mut exchange, routed, (head.0, extent), endpoint);
             let content = match body {
                 None => PlainContent::Whole { bytes, exchange, record },
                 Some(incoming) => {
