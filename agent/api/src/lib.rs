@@ -17,8 +17,8 @@ pub mod types;
 pub use definition::CustomResourceDefinition;
 pub use node::{Node, NodeAddress, NodeStatus};
 pub use objects::{
-    Change, GATEWAY_GROUP, Kind, LastGood, MalformedField, Object, ObjectError, ObjectKey, ObjectType,
-    Objects, Packed, Readers, Reading, Role, Scope, StatusUse, by_kind, created, generation,
+    Change, GATEWAY_GROUP, Kind, LastGood, Object, ObjectError, ObjectKey, ObjectType, Objects, Packed,
+    Readers, Reading, Role, Scope, StatusUse, by_kind, created, generation,
 };
 pub use pod::{Pod, PodIp, PodSpec, PodStatus};
 pub use selector::{InvalidSelector, SelectorError};

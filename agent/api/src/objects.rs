@@ -66,11 +66,11 @@ pub enum ObjectError {
     #[error("{0} has no metadata.name: give it one")]
     Nameless(&'static str),
     #[error("{kind} {name}: {problem}")]
-    Malformed { kind: &'static str, name: String, problem: MalformedField },
+    Malformed { kind: &'static str, name: String, problem: String },
 }
 
 /// A field of the wrong type, with its path.
-pub type MalformedField = serde_path_to_error::Error<serde_json::Error>;
+type MalformedField = serde_path_to_error::Error<serde_json::Error>;
 
 /// The form in which objects of a kind are kept: shared, or packed.
 macro_rules! kept {
@@ -347,9 +347,11 @@ impl Object {
         let name = complete_metadata(kind, &mut manifest)?;
         spell_as_preferred(kind, &mut manifest);
         join_lines(kind, &mut manifest);
-        let object = Self::parse(kind, manifest);
-        let object =
-            object.map_err(|problem| ObjectError::Malformed { kind: kind.as_str(), name, problem })?;
+        let object = Self::parse(kind, manifest).map_err(|problem| {
+            let problem = problem.to_string();
+            let problem = if kind == Kind::Secret { without_value(&problem) } else { problem };
+            ObjectError::Malformed { kind: kind.as_str(), name, problem }
+        })?;
         Ok(Some(object.folded()))
     }
 
@@ -492,6 +494,18 @@ pub fn generation(metadata: &ObjectMeta) -> i64 {
     metadata.generation.unwrap_or_default()
 }
 
+/// The message of a parser without the value that it quotes, between `invalid type: ` or `invalid
+/// value: ` and what was expected: logs and statuses are no place for a part of a Secret.
+fn without_value(message: &str) -> String {
+    let quoted = ["invalid type: ", "invalid value: "].into_iter().find_map(|quoted| message.find(quoted));
+    match (quoted, message.rfind(", expected")) {
+        (Some(begin), Some(end)) if begin < end => {
+            format!("{}not of the type that is wanted{}", &message[..begin], &message[end..])
+        }
+        _ => message.to_owned(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -542,6 +556,15 @@ mod tests {
         assert_eq!(error.unwrap_err().to_string(), expected);
         let nameless = Object::from_json(json!({"apiVersion": "v1", "kind": "Secret", "metadata": {}}));
         assert_eq!(nameless.unwrap_err().to_string(), "Secret has no metadata.name: give it one");
+        for (field, value) in
+            [("data", json!("pass\", expected word")), ("type", json!(["p"])), ("data", json!(7))]
+        {
+            let secret =
+                json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}, field: value});
+            let told = Object::from_json(secret).unwrap_err().to_string();
+            assert!(told.starts_with(&format!("Secret default/s: {field}")), "{told}");
+            assert!(!told.contains("word") && !told.contains('7'), "{told}");
+        }
     }
 
     #[test]
