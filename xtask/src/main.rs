@@ -4,6 +4,7 @@
 mod build_ebpf;
 mod ci;
 mod codegen;
+mod dashboards;
 mod debian;
 mod demo;
 mod deny;
@@ -38,6 +39,8 @@ enum Command {
     Ci(ci::Args),
     /// Make the Kubernetes API types from the CRDs, and the CRDs from a Gateway API release
     Codegen(codegen::Args),
+    /// Make the Grafana dashboards of the chart from tables of panels
+    Dashboards(dashboards::Args),
     /// Check the rules no compiler checks: layers, links, dependencies, paths, circles, words
     Tidy(tidy::Args),
     /// Check what dependencies there are: banned ones, licences, sources
@@ -72,6 +75,7 @@ fn main() -> Result<()> {
         Command::Demo(args) => demo::run(&args),
         Command::Ci(args) => ci::run(&args),
         Command::Codegen(args) => codegen::run(&args),
+        Command::Dashboards(args) => dashboards::run(&args),
         Command::Tidy(args) => tidy::run(&args),
         Command::Deny(args) => deny::run(&args),
         Command::Advisories(args) => deny::advisories(&args),
