@@ -1,4 +1,5 @@
-//! `cargo xtask dashboards`: tables of panels → Grafana's JSON in the chart.
+//! `cargo xtask dashboards`: tables of panels → Grafana's JSON in the chart. `--try` asks a real
+//! Prometheus that has scraped a real agent for all of it.
 //!
 //! What Grafana wants to be told about a panel is many times what a panel says, and is written down
 //! once, in `grafana`. That metrics and labels exist is a test of `portcullis-inspect`.
@@ -9,6 +10,7 @@ mod node;
 mod overview;
 mod panel;
 mod routes;
+mod trial;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,6 +18,8 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use portcullis_testbed::workspace;
+
+use crate::demo::Datapath;
 
 /// Relative to the workspace.
 const PLACE: &str = "deploy/helm/portcullis/dashboards";
@@ -25,15 +29,28 @@ pub(crate) struct Args {
     /// Write nothing; fail if a dashboard is not what it would be now
     #[arg(long)]
     check: bool,
+    /// Write nothing; run every query, and those of the alerts, on what Prometheus' own code
+    /// scraped of an agent under load, and say how large a scrape is at 10,000 routes
+    #[arg(long = "try", conflicts_with = "check")]
+    trial: bool,
+    /// The way connections find their listener, when tried
+    #[arg(long, value_enum, default_value_t, requires = "trial")]
+    datapath: Datapath,
+    /// An agent to try with that is built already
+    #[arg(long, value_name = "FILE", requires = "trial")]
+    binary: Option<PathBuf>,
 }
 
 impl Args {
     pub(crate) fn check() -> Self {
-        Self { check: true }
+        Self { check: true, trial: false, datapath: Datapath::Auto, binary: None }
     }
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
+    if args.trial {
+        return trial::run(args.binary.as_ref(), args.datapath.into());
+    }
     let files = files()?;
     if args.check { check(&files) } else { write(&files) }
 }
