@@ -10,7 +10,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"log/slog"
 	"math"
 	"net"
 	"net/http"
@@ -23,7 +22,6 @@ import (
 
 	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
-	"github.com/prometheus/prometheus/model/rulefmt"
 	"github.com/prometheus/prometheus/model/textparse"
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/promql/parser"
@@ -151,7 +149,7 @@ func try(o options) error {
 			return err
 		}
 	}
-	return errors.Join(checkTypes(o), storage.runDashboards(o), storage.runAlerts(o))
+	return errors.Join(checkTypes(o), storage.runDashboards(o), storage.runAlerts(o), checkTroubles(o))
 }
 
 // === scraping
@@ -265,10 +263,12 @@ func checkTypes(o options) error {
 
 // === queries
 
+// Of PromQL, in dashboards and in alerts.
+var reader = parser.NewParser(parser.Options{})
+
 type prometheus struct {
 	db     *tsdb.DB
 	engine *promql.Engine
-	parser parser.Parser
 	// Time of the last scrape.
 	now time.Time
 }
@@ -278,15 +278,17 @@ func newPrometheus(directory string) (*prometheus, error) {
 	if err != nil {
 		return nil, err
 	}
-	reads := parser.NewParser(parser.Options{})
-	engine := promql.NewEngine(promql.EngineOpts{MaxSamples: 50_000_000, Timeout: time.Minute, Parser: reads})
-	return &prometheus{db: db, engine: engine, parser: reads}, nil
+	engine := promql.NewEngine(promql.EngineOpts{MaxSamples: 50_000_000, Timeout: time.Minute, Parser: reader})
+	return &prometheus{db: db, engine: engine}, nil
 }
 
 // As of a target that was found.
 func (p *prometheus) store(at time.Time, samples []sample) error {
+	return p.storeExactly(at, append(samples, sample{labels.FromStrings("__name__", "up"), 1}))
+}
+
+func (p *prometheus) storeExactly(at time.Time, samples []sample) error {
 	p.now = at
-	samples = append(samples, sample{labels.FromStrings("__name__", "up"), 1})
 	appender := p.db.Appender(context.Background())
 	for _, it := range samples {
 		of := labels.NewBuilder(it.labels).Set("job", "portcullis").Set("instance", "192.0.2.1:9271").Labels()
@@ -394,13 +396,9 @@ func isExcused(expression string) bool {
 }
 
 func (p *prometheus) runAlerts(o options) error {
-	text, err := os.ReadFile(o.alerts)
+	groups, err := rules(o)
 	if err != nil {
 		return err
-	}
-	groups, errs := rulefmt.Parse(text, false, model.UTF8Validation, p.parser, slog.Default())
-	if len(errs) > 0 {
-		return errors.Join(errs...)
 	}
 	var problems []error
 	var quiet int
