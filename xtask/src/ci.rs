@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use portcullis_testbed::{build, command, workspace};
 
-use crate::{build_ebpf, codegen, demo, deny, pass_on, setup, tidy};
+use crate::{build_ebpf, codegen, dashboards, demo, deny, pass_on, setup, tidy};
 use tests::Tally;
 
 #[derive(clap::Args)]
@@ -43,6 +43,7 @@ const STEPS: &[Step] = &[
     Step { name: "build-ebpf", run: |_| build_ebpf::run(&build_ebpf::Args::default()), fatal: true },
     Step { name: "clippy", run: |_| clippy(), fatal: false },
     Step { name: "codegen --check", run: |_| codegen::run(&codegen::Args::check()), fatal: false },
+    Step { name: "dashboards --check", run: |_| dashboards::run(&dashboards::Args::check()), fatal: false },
     Step { name: "tidy", run: |_| tidy::run(&tidy::Args::default()), fatal: false },
     Step { name: BUILD, run: |_| build(), fatal: true },
     Step { name: "chart check", run: |_| command::run(pass_on::CHART.built().arg("check")), fatal: false },

@@ -5,6 +5,7 @@ mod book;
 mod build_ebpf;
 mod ci;
 mod codegen;
+mod dashboards;
 mod debian;
 mod demo;
 mod deny;
@@ -39,6 +40,8 @@ enum Command {
     Ci(ci::Args),
     /// Make the Kubernetes API types from the CRDs, and the CRDs from a Gateway API release
     Codegen(codegen::Args),
+    /// Make the Grafana dashboards of the chart from tables of panels
+    Dashboards(dashboards::Args),
     /// Check the rules no compiler checks: layers, links, dependencies, paths, circles, words
     Tidy(tidy::Args),
     /// Build the documents as a site, in target/book
@@ -75,6 +78,7 @@ fn main() -> Result<()> {
         Command::Demo(args) => demo::run(&args),
         Command::Ci(args) => ci::run(&args),
         Command::Codegen(args) => codegen::run(&args),
+        Command::Dashboards(args) => dashboards::run(&args),
         Command::Tidy(args) => tidy::run(&args),
         Command::Book(args) => book::run(&args),
         Command::Deny(args) => deny::run(&args),

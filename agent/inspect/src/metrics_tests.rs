@@ -4,6 +4,9 @@ use portcullis_model::ParentKind;
 
 use super::*;
 
+#[path = "metrics_queries_tests.rs"]
+mod queries;
+
 fn everything() -> Metrics {
     let gateway = ObjectName::new("infra", "web");
     let listener = ListenerId {
