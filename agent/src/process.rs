@@ -27,10 +27,20 @@ pub(crate) fn this() -> Process {
         cpu: of_ticks(cpu),
         resident: pages.saturating_mul(page_size() as u64),
         virtual_memory,
-        open_descriptors: fs::read_dir("/proc/self/fd").map_or(0, |open| open.count() as u64),
+        open_descriptors: open_descriptors(),
         most_descriptors: getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX),
         threads,
         started: booted + of_ticks(started).as_secs(),
+    }
+}
+
+/// Since Linux 6.2 the directory has their number as its size; before, all have to be listed, which
+/// takes a while if there are a hundred thousand.
+fn open_descriptors() -> u64 {
+    const OPEN: &str = "/proc/self/fd";
+    match fs::metadata(OPEN).map_or(0, |directory| directory.len()) {
+        0 => fs::read_dir(OPEN).map_or(0, |open| open.count() as u64),
+        count => count,
     }
 }
 
@@ -92,6 +102,8 @@ mod tests {
         assert!(process.started <= now && process.started + 3600 > now, "{process:?}");
         assert!(process.resident > 1 << 20 && process.virtual_memory >= process.resident, "{process:?}");
         assert!(process.threads >= 1 && process.open_descriptors > 2, "{process:?}");
+        let listed = fs::read_dir("/proc/self/fd").unwrap().count() as u64;
+        assert!(process.open_descriptors.abs_diff(listed) < 50, "{process:?}, {listed} are listed");
         assert!(process.most_descriptors >= process.open_descriptors, "{process:?}");
     }
 }
