@@ -1,5 +1,6 @@
 //! `portcullis bugreport`: all that an agent tells of itself in one archive, without secrets. What
-//! could not be got is said in it, and why.
+//! could not be got is said in it, and why. The configuration has all routes: their text, in which
+//! values cannot be told from the rest, is not asked for.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
@@ -17,17 +18,16 @@ use crate::about::about;
 use crate::admin::client::Agent;
 use crate::cli::BugreportArgs;
 use crate::output;
-use crate::withheld::{Withheld, without_quoted_values};
+use crate::withheld::{withhold, without_quoted_values};
 
 /// The endpoints that are asked, and the files of their answers.
-const PARTS: [(&str, &str, Form); 8] = [
+const PARTS: [(&str, &str, Form); 7] = [
     ("/about", "agent.json", Form::Json),
     ("/readyz", "ready.txt", Form::Readiness),
     ("/problems", "problems.txt", Form::Text),
     ("/status", "status.json", Form::Json),
     ("/listeners", "listeners.json", Form::Json),
     ("/config", "config.json", Form::Json),
-    ("/routes", "routes.txt", Form::Text),
     ("/metrics", "metrics.txt", Form::Text),
 ];
 
@@ -49,16 +49,11 @@ pub(crate) fn run(args: &BugreportArgs, agent: &Agent) -> Result<ExitCode> {
     let name = format!("portcullis-bugreport-{taken}");
     let file = args.file.clone().unwrap_or_else(|| PathBuf::from(format!("{name}.tar.gz")));
     let (mut files, mut missing) = (Vec::new(), Vec::new());
-    let mut withheld = Withheld::default();
     for (endpoint, name, form) in PARTS {
-        match answer(agent, endpoint, form, &mut withheld) {
+        match answer(agent, endpoint, form) {
             Ok(text) => files.push(File { name, text }),
             Err(error) => missing.push(format!("{name}: {error:#}\n")),
         }
-    }
-    // Values that are left out of one answer may be in another.
-    for file in &mut files {
-        file.text = withheld.removed_from(&file.text);
     }
     let is_silent = files.is_empty();
     let asking = serde_json::to_string_pretty(&about()).context("about this program")?;
@@ -77,7 +72,7 @@ pub(crate) fn run(args: &BugreportArgs, agent: &Agent) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn answer(agent: &Agent, endpoint: &str, form: Form, withheld: &mut Withheld) -> Result<String> {
+fn answer(agent: &Agent, endpoint: &str, form: Form) -> Result<String> {
     match form {
         Form::Readiness => {
             let (status, text) = agent.ask_for(endpoint)?;
@@ -86,7 +81,7 @@ fn answer(agent: &Agent, endpoint: &str, form: Form, withheld: &mut Withheld) ->
         Form::Text => Ok(without_quoted_values(&agent.get(endpoint)?)),
         Form::Json => {
             let mut value: Value = agent.get_json(endpoint)?;
-            withheld.take_out_of(&mut value);
+            withhold(&mut value);
             Ok(serde_json::to_string_pretty(&value)? + "\n")
         }
     }

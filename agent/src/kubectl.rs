@@ -41,7 +41,7 @@ struct Way {
     /// The context of the kubeconfig [default: its current one]
     #[arg(long, value_name = "NAME", global = true)]
     context: Option<String>,
-    /// Namespace of the agents [default: all are searched]
+    /// Namespace of the agents [default: all are searched, and one has to have them]
     #[arg(long, value_name = "NAME", global = true)]
     agents_namespace: Option<String>,
     /// Ask the agent of this node [default: the one that leads, or else one that is ready]

@@ -1,6 +1,7 @@
 //! Agents of a cluster as an operator reaches them from elsewhere: their pods, the one that is
 //! asked, and its admin port through the API server. It does not know what is asked.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use futures::FutureExt;
@@ -55,6 +56,11 @@ pub enum RemoteError {
         "there is no agent {0}: pods have the labels {AGENTS}; are agents installed, and is this the right context?"
     )]
     None(String),
+    #[error(
+        "pods in several namespaces have the labels of agents ({0}), which all who make pods may give them: say which \
+         is the agents' with --agents-namespace"
+    )]
+    Several(String),
     #[error("no agent is {wanted}: agents are {known}")]
     NotFound { wanted: String, known: String },
     #[error("no agent is ready: they are {0}; choose one with --node or --pod")]
@@ -102,10 +108,16 @@ impl RemoteAgent {
             Some(403) => RemoteError::Forbidden(place.clone()),
             _ => RemoteError::List(problem(&error)),
         })?;
-        if pods.items.is_empty() {
-            return Err(RemoteError::None(place));
-        }
-        let leader = leader(&client, &pods.items, lease).await;
+        let namespaces: BTreeSet<_> = pods.items.iter().filter_map(ResourceExt::namespace).collect();
+        let mut namespaces = namespaces.into_iter();
+        let leader = match (namespaces.next(), namespaces.next()) {
+            (None, _) => return Err(RemoteError::None(place)),
+            (Some(namespace), None) => leader(&client, &namespace, lease).await,
+            (Some(first), Some(second)) => {
+                let all: Vec<_> = [first, second].into_iter().chain(namespaces).collect();
+                return Err(RemoteError::Several(all.join(", ")));
+            }
+        };
         let pod = choose(&pods.items, wanted, leader.as_deref())?;
         let (namespace, name) = (pod.namespace().unwrap_or_default(), pod.name_any());
         let port = admin_port(pod).ok_or_else(|| RemoteError::NoPort(name.clone()))?;
@@ -133,15 +145,14 @@ impl RemoteAgent {
 
 /// The node of the agent that leads, as its Lease says: statuses are written there. Without the
 /// right to read it, any agent will do.
-async fn leader(client: &Client, pods: &[Pod], lease: &str) -> Option<String> {
-    let namespace = pods.iter().find_map(ResourceExt::namespace)?;
-    let leases: Api<Lease> = Api::namespaced(client.clone(), &namespace);
+async fn leader(client: &Client, namespace: &str, lease: &str) -> Option<String> {
+    let leases: Api<Lease> = Api::namespaced(client.clone(), namespace);
     leases.get(lease).await.ok()?.spec?.holder_identity
 }
 
 fn choose<'p>(pods: &'p [Pod], wanted: &Wanted, leader: Option<&str>) -> Result<&'p Pod, RemoteError> {
     let mut all: Vec<_> = pods.iter().collect();
-    all.sort_by_key(|pod| (pod.namespace(), pod.name_any()));
+    all.sort_by_key(|pod| pod.name_any());
     let known = || all.iter().map(|pod| described(pod)).collect::<Vec<_>>().join(", ");
     if wanted.node.is_some() || wanted.pod.is_some() {
         let is_wanted = |pod: &&&Pod| {
@@ -248,6 +259,16 @@ mod tests {
         asked.answer(200, json!({"metadata": {"name": "lease"}, "spec": {"holderIdentity": "node-2"}}));
         let found = found.await.unwrap().unwrap();
         assert_eq!((found.pod.as_str(), found.port), ("p-b", 9271));
+
+        let client = server.client().await;
+        let found =
+            tokio::spawn(async move { RemoteAgent::find_with(client, &Wanted::default(), "lease").await });
+        let mut foreign = pod("p-0", "node-1", "True");
+        foreign["metadata"]["namespace"] = "tenant".into();
+        let pods = [foreign, pod("p-a", "node-1", "True")];
+        server.asked().await.answer(200, json!({"metadata": {}, "items": pods}));
+        let error = found.await.unwrap().map(|found| found.pod).unwrap_err().to_string();
+        assert!(error.contains("(gateways, tenant)") && error.contains("--agents-namespace"), "{error}");
 
         let client = server.client().await;
         let found =

@@ -19,9 +19,16 @@ pub struct RemoteKeySet {
 
 // === impl RemoteKeySet ===
 
+impl RemoteKeySet {
+    /// The path without a query, which may have a credential in it: for logs, dumps and metrics.
+    pub fn shown_path(&self) -> &str {
+        self.path.split_once('?').map_or(&*self.path, |(path, _)| path)
+    }
+}
+
 /// `auth/login:80/realms/shop/certs`
 impl fmt::Display for RemoteKeySet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}{}", self.backend, self.path)
+        write!(f, "{}{}", self.backend, self.shown_path())
     }
 }

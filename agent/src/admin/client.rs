@@ -7,7 +7,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use bytes::Bytes;
 use http::header::{ACCEPT, HOST};
 use http::{Method, Request, StatusCode};
-use http_body_util::{BodyExt, Full};
+use http_body_util::{BodyExt, Full, Limited};
 use hyper_util::rt::TokioIo;
 use portcullis_control::remote::{Forwarded, RemoteAgent, Wanted};
 use portcullis_inspect::{Explanation, Question};
@@ -19,6 +19,11 @@ use tokio::time::timeout;
 
 /// Time in which a node says why it does not forward a connection.
 const CAUSE: Duration = Duration::from_secs(1);
+
+/// Time for an answer: an agent ends a connection after a minute.
+const ANSWER_TIME: Duration = Duration::from_secs(90);
+/// Bytes of an answer, which may be about everything that is configured.
+const LARGEST_ANSWER: usize = 512 << 20;
 
 /// An agent that is asked.
 pub(crate) struct Agent {
@@ -150,9 +155,14 @@ async fn exchange(
     if let Accept::Json = accept {
         request = request.header(ACCEPT, "application/json");
     }
-    let response = sender.send_request(request.body(Full::new(body))?).await?;
-    let status = response.status();
-    let text = String::from_utf8_lossy(&response.into_body().collect().await?.to_bytes()).into_owned();
+    let asked = async {
+        let response = sender.send_request(request.body(Full::new(body))?).await?;
+        let status = response.status();
+        let body = Limited::new(response.into_body(), LARGEST_ANSWER).collect().await;
+        let body = body.map_err(|error| anyhow!("the answer breaks off: {error}"))?.to_bytes();
+        Ok((status, String::from_utf8_lossy(&body).into_owned()))
+    };
+    let answer = timeout(ANSWER_TIME, asked).await;
     connection.abort();
-    Ok((status, text))
+    answer.unwrap_or_else(|_| bail!("there is no answer within {ANSWER_TIME:?}"))
 }

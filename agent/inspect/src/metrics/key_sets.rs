@@ -13,7 +13,7 @@ pub(super) fn register(registry: &mut Registry, traffic: &Traffic) {
     let ages = Family::<KeySetLabels, Gauge>::default();
     let fetches = Family::<KeySetOutcomeLabels, Counter>::default();
     for (set, traffic) in &traffic.key_sets {
-        let (backend, path) = (set.backend.to_string(), set.path.to_string());
+        let (backend, path) = (set.backend.to_string(), set.shown_path().to_owned());
         if let Some(age) = traffic.age {
             let age = i64::try_from(age.as_secs()).unwrap_or(i64::MAX);
             let labels = KeySetLabels { backend: backend.clone(), path: path.clone() };
