@@ -137,8 +137,9 @@ pub struct GatewayTraffic {
 #[derive(Debug, Default)]
 pub struct ListenerTraffic {
     pub tls_connections: u64,
-    /// By status class: index 2 counts 200 to 299.
-    pub requests: [u64; 6],
+    /// By status class: index 2 counts 200 to 299, index 6 those whose clients did not wait for an
+    /// answer.
+    pub requests: [u64; 7],
     /// Of a listener that forwards bytes as they are.
     pub forwarded: ForwardedTraffic,
     /// Clients that were kept out, by reason.

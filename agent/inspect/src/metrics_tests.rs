@@ -42,12 +42,12 @@ fn everything() -> Metrics {
                     route: ObjectName::new("shop", "cart"),
                     parent: Some(ObjectName::new("infra", "edge")),
                 }),
-                Requests { requests: [0, 0, 4, 0, 0, 1], durations: histogram([5, 0, 0]) },
+                Requests { requests: [0, 0, 4, 0, 0, 1, 3], durations: histogram([5, 0, 0]) },
             )],
             backends: vec![
                 (
                     Some(BackendName("app/web:80".into())),
-                    Requests { requests: [2, 0, 4, 0, 0, 0], durations: histogram([0, 0, 6]) },
+                    Requests { requests: [2, 0, 4, 0, 0, 0, 0], durations: histogram([0, 0, 6]) },
                 ),
                 (None, Requests::default()),
             ],
@@ -66,7 +66,7 @@ fn everything() -> Metrics {
                 listener.clone(),
                 ListenerTraffic {
                     tls_connections: 2,
-                    requests: [0, 0, 7, 0, 1, 0],
+                    requests: [0, 0, 7, 0, 1, 0, 0],
                     forwarded: ForwardedTraffic {
                         begun: 6,
                         open: 1,
@@ -109,7 +109,7 @@ fn everything() -> Metrics {
                 RemoteKeySet {
                     backend: BackendName("auth/login:80".into()),
                     host: "login.auth.svc".into(),
-                    path: "/certs".into(),
+                    path: "/certs?key=s3cret".into(),
                     lifetime: Duration::from_secs(300),
                 },
                 KeySetTraffic { age: Some(Duration::from_secs(21)), fetches: vec![("failed", 22)] },
@@ -157,6 +157,7 @@ fn everything_given_is_shown() {
             .to_owned(),
         format!("tls_server_handshake_duration_seconds_count{{{listener}}} 3"),
         format!("portcullis_route_requests_total{{{route},http_response_status_class=\"5xx\"}} 1"),
+        format!("portcullis_route_requests_total{{{route},http_response_status_class=\"aborted\"}} 3"),
         format!("portcullis_route_request_duration_seconds_count{{{route}}} 5"),
         "http_client_requests_total{backend=\"app/web:80\",http_response_status_class=\"none\"} 2".to_owned(),
         "http_client_request_duration_seconds_count{backend=\"app/web:80\"} 6".to_owned(),

@@ -14,7 +14,7 @@ use prometheus_client::registry::{Registry, Unit};
 
 use super::labels::{
     BackendClassLabels, BackendLabels, ListenerLabels, RouteClassLabels, RouteLabels, SeriesLabels,
-    listener_labels,
+    class_label, listener_labels,
 };
 
 /// The value of labels of the series that everything without one of its own shares.
@@ -47,8 +47,9 @@ pub struct ListenerDurations {
 
 #[derive(Debug, Default)]
 pub struct Requests {
-    /// By status class: index 2 counts 200 to 299, index 0 those that got no response.
-    pub requests: [u64; 6],
+    /// By status class: index 2 counts 200 to 299, index 0 those that got no response, index 6
+    /// those whose clients did not wait for one.
+    pub requests: [u64; 7],
     pub durations: Histogram,
 }
 
@@ -173,10 +174,7 @@ impl Requests {
     /// By label, as far as there are any.
     fn by_class(&self) -> impl Iterator<Item = (String, u64)> {
         let counts = self.requests.iter().copied().enumerate().filter(|(_, count)| *count > 0);
-        counts.map(|(class, count)| {
-            let label = if class == 0 { "none".to_owned() } else { format!("{class}xx") };
-            (label, count)
-        })
+        counts.map(|(class, count)| (class_label(class), count))
     }
 }
 

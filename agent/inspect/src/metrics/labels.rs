@@ -26,7 +26,7 @@ pub(super) struct BackendLabels {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(super) struct BackendClassLabels {
     pub(super) backend: String,
-    /// `2xx`, or `none` without a response.
+    /// As [`class_label`].
     pub(super) http_response_status_class: String,
 }
 
@@ -212,7 +212,16 @@ pub(super) fn with_reason(labels: ListenerLabels, reason: &'static str) -> Liste
 
 pub(super) fn request_labels(id: &ListenerId, class: usize) -> RequestLabels {
     let ListenerLabels { gateway, parent_kind, parent, listener } = listener_labels(id);
-    RequestLabels { gateway, parent_kind, parent, listener, http_response_status_class: format!("{class}xx") }
+    RequestLabels { gateway, parent_kind, parent, listener, http_response_status_class: class_label(class) }
+}
+
+/// `2xx`, `none` without a response, `aborted` where the client did not wait for one.
+pub(super) fn class_label(class: usize) -> String {
+    match class {
+        0 => "none".to_owned(),
+        6 => "aborted".to_owned(),
+        class => format!("{class}xx"),
+    }
 }
 
 fn parent_kind(kind: ParentKind) -> &'static str {

@@ -91,7 +91,8 @@ struct SharedState {
     /// By the latest snapshot; `None` if it has no such listener.
     served: RefCell<Option<Served>>,
     counters: ListenerCounters,
-    durations: Option<Rc<ListenerSeries>>,
+    /// `None` if they are not measured.
+    durations: RefCell<Option<Rc<ListenerSeries>>>,
     handshakes: Rc<HandshakeQueue>,
     /// For the warning that clients are kept out, by reason.
     keeping_out: [LogLimit; NotAdmitted::ALL.len()],
@@ -123,8 +124,8 @@ impl ListenerState {
     }
 
     /// `None` if they are not measured.
-    pub(crate) fn durations(&self) -> Option<&Rc<ListenerSeries>> {
-        self.shared.durations.as_ref()
+    pub(crate) fn durations(&self) -> Option<Rc<ListenerSeries>> {
+        self.shared.durations.borrow().clone()
     }
 
     /// The handshakes that wait for a turn of the listener.
@@ -249,7 +250,7 @@ impl Listeners {
         let state = listeners.entry(key).or_insert_with(|| {
             let mut shared = self.shared.borrow_mut();
             let shared = shared.entry(listener.id.clone()).or_insert_with(|| {
-                let durations = self.durations.listener(&listener.id);
+                let durations = RefCell::new(self.durations.listener(&listener.id));
                 Rc::new(SharedState { durations, ..SharedState::default() })
             });
             let shared = shared.clone();
@@ -335,6 +336,10 @@ impl Listeners {
             }
         }
         shared.retain(|_, shared| shared.served.borrow().is_some());
+        // A place may have become free for a series of their own.
+        for (id, shared) in shared.iter() {
+            shared.durations.replace(self.durations.listener(id));
+        }
         self.listeners.borrow_mut().retain(|identity, _| live.contains(identity));
     }
 

@@ -17,6 +17,11 @@ use crate::core::moment::Moment;
 use crate::core::series::{SeriesSet, SharedNames};
 use crate::core::settings::Measure;
 
+/// Those of statuses by their first digit, and the two of requests without one.
+pub(crate) const CLASSES: usize = 7;
+pub(crate) const UNANSWERED: usize = 0;
+pub(crate) const ABORTED: usize = 6;
+
 /// A route, and for one that is included by another, which one (GEP-1058).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RouteName {
@@ -29,8 +34,9 @@ pub struct RouteName {
 /// Requests of a route or to a backend.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RequestStats {
-    /// By status class: index 2 counts 200 to 299, index 0 those that got no response.
-    pub requests: [u64; 6],
+    /// By status class: index 2 counts 200 to 299, [`UNANSWERED`] those that got no response,
+    /// [`ABORTED`] those whose clients did not wait for one.
+    pub requests: [u64; CLASSES],
     pub durations: Histogram,
 }
 
@@ -84,7 +90,7 @@ pub(crate) struct ListenerSeries {
 
 #[derive(Debug, Default)]
 struct RequestSeries {
-    requests: [Counter; 6],
+    requests: [Counter; CLASSES],
     durations: HistogramCells,
 }
 
@@ -103,11 +109,12 @@ pub(crate) struct Measured {
     rule: Option<Rc<RuleSeries>>,
 }
 
-/// A response that there is for a request.
+/// The end of the wait for a response to a request.
 pub(crate) struct Answered<'a> {
     /// The time at which the request was here.
     pub begun: Moment,
-    pub status: StatusCode,
+    /// Of its status, or [`ABORTED`].
+    pub class: usize,
     /// The rule that took the request.
     pub rule: Option<&'a Arc<RuleId>>,
     pub upstream: Option<Upstream<'a>>,
@@ -126,8 +133,8 @@ pub(crate) enum Extent {
 /// The part of a request's time that its backend took.
 pub(crate) struct Upstream<'a> {
     pub backend: &'a BackendName,
-    /// `None` if there was no response.
-    pub status: Option<StatusCode>,
+    /// Of its status, or [`UNANSWERED`] or [`ABORTED`].
+    pub class: usize,
     /// The end of checks that had to wait for others.
     pub passed: Option<Moment>,
 }
@@ -171,8 +178,8 @@ impl Durations {
         answered: Answered<'_>,
         listener: Option<&Rc<ListenerSeries>>,
     ) -> Option<Measured> {
-        let Answered { begun, status, rule, upstream, extent } = answered;
-        let (class, observed) = (class(status), begun.observed());
+        let Answered { begun, class, rule, upstream, extent } = answered;
+        let observed = begun.observed();
         let mut rules = self.rules.borrow_mut();
         let measured = rule.filter(|_| self.routes.is_some() || self.backends.is_some());
         let rule = measured.map(|id| self.known(&mut rules, id));
@@ -200,7 +207,7 @@ impl Durations {
 
     fn count_upstream(&self, rule: &RuleSeries, upstream: &Upstream<'_>, observed: Observed) {
         let Some(backends) = &self.backends else { return };
-        let (name, class) = (upstream.backend, upstream.status.map_or(0, class));
+        let (name, class) = (upstream.backend, upstream.class);
         let mut known = rule.backends.borrow_mut();
         let is_it = |known: &BackendName| Arc::ptr_eq(&known.0, &name.0) || known == name;
         if let Some((_, series)) = known.iter().find(|(known, _)| is_it(known)) {
@@ -267,7 +274,7 @@ fn count(
     }
 }
 
-fn class(status: StatusCode) -> usize {
+pub(crate) fn status_class(status: StatusCode) -> usize {
     usize::from(status.as_u16() / 100).min(5)
 }
 

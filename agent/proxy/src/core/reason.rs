@@ -95,23 +95,10 @@ impl Reason {
         }
     }
 
-    /// Returns `true` for requests that were sent on, or should have been, and got no response that
-    /// can be passed on.
-    pub(crate) fn is_of_backend(self) -> bool {
-        matches!(
-            self,
-            Self::NoEndpoint
-                | Self::BackendFull
-                | Self::RetryBudget
-                | Self::ConnectFailed
-                | Self::ConnectTimeout
-                | Self::BackendTls
-                | Self::BackendBroken
-                | Self::NoWebSocket
-                | Self::ResponseTooLarge
-                | Self::ResponseCoding
-                | Self::Timeout
-        )
+    /// Returns `true` if the request's own body is what is wrong: a backend that was asked has no
+    /// part in it.
+    pub(crate) fn is_of_body(self) -> bool {
+        matches!(self, Self::ClientBody | Self::BodyTooLarge | Self::BodyTooSlow)
     }
 
     /// The code that a gRPC client gets instead of the HTTP status: that of gRPC's own mapping from

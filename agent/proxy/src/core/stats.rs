@@ -8,7 +8,7 @@ use std::time::Duration;
 use portcullis_model::{BackendName, BudgetOwner, Distance, ListenerId, ObjectName, RemoteKeySet};
 
 use crate::core::counter::Counter;
-use crate::core::durations::DurationStats;
+use crate::core::durations::{ABORTED, CLASSES, DurationStats, status_class};
 use crate::core::ending::Ending;
 use crate::core::reason::Reason;
 
@@ -141,8 +141,9 @@ pub struct ListenerStats {
     /// TLS connections that end here; a plain connection of HTTP belongs to no listener before its
     /// first request.
     pub connections: u64,
-    /// By status class: index 2 counts 200 to 299.
-    pub requests: [u64; 6],
+    /// By status class: index 2 counts 200 to 299, [`ABORTED`] those whose clients did not wait for
+    /// an answer.
+    pub requests: [u64; CLASSES],
     pub forwarded: Forwarded,
     /// By reason; those that never happened are missing.
     pub not_admitted: BTreeMap<NotAdmitted, u64>,
@@ -230,7 +231,7 @@ struct AdmissionCounters([Counter; NotAdmitted::ALL.len()]);
 #[derive(Debug, Default)]
 pub(crate) struct ListenerCounters {
     pub connections: Counter,
-    pub requests: [Counter; 6],
+    pub requests: [Counter; CLASSES],
     pub forwarded: ForwardedCounters,
     not_admitted: AdmissionCounters,
 }
@@ -509,7 +510,11 @@ impl GatewayCounters {
 
 impl ListenerCounters {
     pub(crate) fn answered(&self, status: http::StatusCode) {
-        self.requests[usize::from(status.as_u16() / 100).min(5)].increment();
+        self.requests[status_class(status)].increment();
+    }
+
+    pub(crate) fn aborted(&self) {
+        self.requests[ABORTED].increment();
     }
 
     pub(crate) fn not_admitted(&self, reason: NotAdmitted) {

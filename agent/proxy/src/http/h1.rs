@@ -49,53 +49,52 @@ pub(crate) async fn serve(
             return None;
         }
         let read = poll_fn(|cx| poll_request(&mut stream, cx, client)).await.ok()?;
-        let current = service.snapshot.load();
-        let taken = match read {
-            _ if client.is_finishing() && client.is_withdrawn(&current) => {
-                stream.shut_down().await;
-                return None;
-            }
-            Read::Kept => {
-                let mut unread = std::mem::take(&mut stream.unread);
-                exchange::take(&mut unread, &mut stream, client, service, &current)
-            }
-            Read::Scratch(bytes) => with_scratch(|scratch| {
-                exchange::take(&mut scratch[..bytes], &mut stream, client, service, &current)
-            }),
-            Read::End => {
-                stream.shut_down().await;
-                return None;
-            }
-        };
-        let doubt = match taken {
-            Taken::Partial if stream.unread.len() < HEAD => {
-                stream.is_partial = true;
-                continue;
-            }
-            Taken::Partial => Doubt::Connection,
-            Taken::Uncertain(doubt) => doubt,
-            Taken::Request(request) => {
-                let answered = request.answer(&mut stream, client, service).await;
-                // A body may take as long as its client likes, and needs nothing of what is served.
-                drop(current);
-                let written = match answered {
-                    Ok(answer) => answer.write(&mut stream).await,
-                    Err(error) => Err(error),
-                };
-                match written {
-                    Ok(Persistence::Stays) => continue,
-                    Ok(Persistence::Ends) => {
-                        stream.shut_down().await;
-                        return None;
-                    }
-                    Err(error) => {
-                        tracing::debug!(client = %client.peer, %error, "client connection ended");
-                        return None;
-                    }
+        // A body may take as long as its client likes, and needs nothing of what is served.
+        let answered = {
+            let current = service.snapshot.load();
+            let taken = match read {
+                _ if client.is_finishing() && client.is_withdrawn(&current) => {
+                    stream.shut_down().await;
+                    return None;
                 }
+                Read::Kept => {
+                    let mut unread = std::mem::take(&mut stream.unread);
+                    exchange::take(&mut unread, &mut stream, client, service, &current)
+                }
+                Read::Scratch(bytes) => with_scratch(|scratch| {
+                    exchange::take(&mut scratch[..bytes], &mut stream, client, service, &current)
+                }),
+                Read::End => {
+                    stream.shut_down().await;
+                    return None;
+                }
+            };
+            match taken {
+                Taken::Partial if stream.unread.len() < HEAD => {
+                    stream.is_partial = true;
+                    continue;
+                }
+                Taken::Partial => Err(Doubt::Connection),
+                Taken::Uncertain(doubt) => Err(doubt),
+                Taken::Request(request) => Ok(request.answer(&mut stream, client, service).await),
             }
         };
-        return Some((stream.into_unserved(), doubt));
+        let written = match answered {
+            Err(doubt) => return Some((stream.into_unserved(), doubt)),
+            Ok(Ok(answer)) => answer.write(&mut stream).await,
+            Ok(Err(error)) => Err(error),
+        };
+        match written {
+            Ok(Persistence::Stays) => {}
+            Ok(Persistence::Ends) => {
+                stream.shut_down().await;
+                return None;
+            }
+            Err(error) => {
+                tracing::debug!(client = %client.peer, %error, "client connection ended");
+                return None;
+            }
+        }
     }
 }
 

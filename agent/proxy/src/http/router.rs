@@ -2,6 +2,7 @@
 //! access log. Nothing here depends on the parser that the head comes from, or on how the request
 //! is forwarded.
 
+use std::cell::Cell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -15,7 +16,9 @@ use portcullis_model::{
 use crate::client::clients::Client;
 use crate::client::exchange::Exchange;
 use crate::client::listener::{ListenerState, Listeners};
-use crate::core::durations::{Answered, Durations, Extent, Upstream};
+use crate::core::durations::{
+    ABORTED, Answered, Durations, Extent, Measured, UNANSWERED, Upstream, status_class,
+};
 use crate::core::head::Head;
 use crate::core::log_limit::LogLimit;
 use crate::core::moment::Moment;
@@ -53,6 +56,9 @@ pub(crate) struct Router {
 /// A request with the decision about it, and what of its head is needed once it has been sent on.
 pub(crate) struct Routed<'s> {
     pub decision: Decision<'s>,
+    /// Told when the request is dropped before there is an answer: its client did not wait.
+    durations: Rc<Durations>,
+    is_answered: Cell<bool>,
     begun: Moment,
     /// The end of checks that had to wait for others.
     passed: Option<Moment>,
@@ -120,6 +126,32 @@ impl Routed<'_> {
     fn listener_id(&self) -> Option<&ListenerId> {
         self.listener.as_ref().map(|listener_state| &listener_state.listener.id)
     }
+
+    /// Counts the request, or begins to measure its response; with the class that its backend has
+    /// the request counted by.
+    fn measured(&self, class: usize, of_backend: Option<usize>, extent: Extent) -> Option<Measured> {
+        let upstream = match (&self.decision, of_backend) {
+            (Decision::Forward(plan), Some(class)) => {
+                Some(Upstream { backend: plan.name, class, passed: self.passed })
+            }
+            _ => None,
+        };
+        let rule = self.decision.destination().rule;
+        let listener = self.listener.as_ref().and_then(|listener| listener.durations());
+        let answered = Answered { begun: self.begun, class, rule, upstream, extent };
+        self.durations.answered(answered, listener.as_ref())
+    }
+}
+
+impl Drop for Routed<'_> {
+    fn drop(&mut self) {
+        if !self.is_answered.get() {
+            if let Some(listener) = &self.listener {
+                listener.counters().aborted();
+            }
+            self.measured(ABORTED, Some(ABORTED), Extent::Whole);
+        }
+    }
 }
 
 // === impl Router ===
@@ -178,7 +210,18 @@ impl Router {
             let call = Call::of(head, &content_type);
             (content_type, call)
         });
-        Routed { decision, begun, passed: None, listener, version: head.version(), method, grpc, logged }
+        Routed {
+            decision,
+            durations: self.durations.clone(),
+            is_answered: Cell::new(false),
+            begun,
+            passed: None,
+            listener,
+            version: head.version(),
+            method,
+            grpc,
+            logged,
+        }
     }
 
     fn believed<'r>(&'r self, listener: Option<&'r ListenerState>) -> Believed<'r> {
@@ -328,20 +371,16 @@ impl Router {
         (status, reason, endpoint): (StatusCode, Option<Reason>, Option<SocketAddr>),
         extent: Extent,
     ) -> Option<Box<Record>> {
-        let destination = request.decision.destination();
-        let listener = request.listener.as_ref();
-        if let Some(listener) = listener {
+        if let Some(listener) = &request.listener {
             listener.counters().answered(status);
         }
-        let sent_on = endpoint.is_some() || reason.is_some_and(Reason::is_of_backend);
-        let upstream = destination.backend.filter(|_| sent_on).map(|backend| Upstream {
-            backend,
-            status: endpoint.map(|_| status),
-            passed: request.passed,
-        });
-        let answered = Answered { begun: request.begun, status, rule: destination.rule, upstream, extent };
-        let durations = listener.and_then(|listener| listener.durations());
-        if let Some(measured) = self.durations.answered(answered, durations) {
+        request.is_answered.set(true);
+        let class = status_class(status);
+        let of_backend = match (endpoint, reason) {
+            (Some(_), _) => Some(class),
+            (None, reason) => reason.filter(|reason| !reason.is_of_body()).map(|_| UNANSWERED),
+        };
+        if let Some(measured) = request.measured(class, of_backend, extent) {
             exchange.measure(measured);
         }
         let client = exchange.client();
@@ -351,7 +390,7 @@ impl Router {
             scheme: client.scheme(),
             gateway,
             listener: request.listener_id(),
-            destination: Destination { endpoint, ..destination },
+            destination: Destination { endpoint, ..request.decision.destination() },
             status,
             reason,
         };

@@ -237,7 +237,11 @@ fn limit_body(request: &mut Routed<'_>, outgoing: &mut Outgoing) {
     if let Some(most) = request.most_body_bytes()
         && outgoing.upload.limit(most).is_err()
     {
-        request.decision = Reason::BodyTooLarge.into();
+        let own = OwnAnswer::from(Reason::BodyTooLarge);
+        request.decision = Decision::Own(match request.decision.rule() {
+            Some(rule) => OwnAnswer::OfRule { rule, own: Box::new(own), cross_origin: None },
+            None => own,
+        });
     }
 }
 

@@ -44,8 +44,10 @@ async fn measured(world: &World, requests: u64) -> DurationStats {
     world.proxy.stats().await.durations
 }
 
+/// By class; none was aborted.
 fn counted(stats: &RequestStats, requests: [u64; 6]) {
-    assert_eq!((stats.requests, stats.durations.count()), (requests, requests.iter().sum()));
+    assert_eq!(stats.requests.split_last(), Some((&0, requests.as_slice())));
+    assert_eq!(stats.durations.count(), requests.iter().sum::<u64>());
 }
 
 fn of_backend(stats: &DurationStats, name: Option<BackendName>) -> &RequestStats {
@@ -130,6 +132,39 @@ async fn a_request_ends_with_its_response_and_its_backends_part_where_that_begin
         ["head", "body"].map(|name| of_backend(&stats, Some(backend_name(name))).durations.sum);
     assert!(head >= 4 * Duration::from_millis(20), "{head:?}");
     assert!(body < stats.routes[&route("body")].durations.sum, "{body:?}");
+}
+
+#[tokio::test]
+async fn a_request_whose_client_does_not_wait_counts_with_its_time() {
+    // The kernel accepts connections, and that is all.
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (mut world, _origin) = world(100, vec![rule().of("silent").to("silent")]).await;
+    world.backend("silent", BackendProtocol::Http1, &[silent.local_addr().unwrap()]);
+    world.apply().await;
+    let client_timeout = Duration::from_millis(30);
+    for via in Via::ALL {
+        assert!(tokio::time::timeout(client_timeout, world.send(via, "GET /")).await.is_err(), "{via:?}");
+    }
+    let stats = measured(&world, 4).await;
+    for of in [&stats.routes[&route("silent")], of_backend(&stats, Some(backend_name("silent")))] {
+        assert_eq!((of.requests, of.durations.count()), ([0, 0, 0, 0, 0, 0, 4], 4));
+    }
+    assert!(stats.routes[&route("silent")].durations.sum >= client_timeout, "{stats:?}");
+    let of_listeners = world.proxy.stats().await.listeners.into_values();
+    assert_eq!(of_listeners.map(|it| it.requests[6]).sum::<u64>(), 4);
+}
+
+#[tokio::test]
+async fn a_body_that_is_too_long_is_its_rules() {
+    let list = Protection { most_body_bytes: Some(3), ..Protection::by(ObjectName::new("test", "p")) };
+    let level = Level { target: "HTTPRoute test/r".into(), protection: Arc::new(list) };
+    let (world, _origin) = world(100, vec![rule().of("small").policy(TrafficPolicy::of(vec![level]))]).await;
+    for via in Via::ALL {
+        assert_eq!(world.send(via, "POST /\n\nlong").await.status, 413, "{via:?}");
+    }
+    let stats = measured(&world, 4).await;
+    counted(&stats.routes[&route("small")], [0, 0, 0, 0, 4, 0]);
+    assert!(!stats.backends.contains_key(&Some(backend_name("echo"))), "{stats:?}");
 }
 
 #[tokio::test]
