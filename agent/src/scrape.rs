@@ -6,9 +6,9 @@ use std::time::{Duration, SystemTime};
 
 use portcullis_control::applier::State;
 use portcullis_inspect::{
-    Agent, BackendTraffic, BudgetTraffic, Cluster, Configuration, Durations, ForwardedTraffic, Forwarding,
-    GatewayTraffic, Histogram, KeySetTraffic, ListenerDurations, ListenerTraffic, Metrics, Requests,
-    RouteSeries, Traffic,
+    Agent, BackendTraffic, BudgetTraffic, Cluster, Configuration, Durations, Duties, ForwardedTraffic,
+    Forwarding, GatewayTraffic, Histogram, KeySetTraffic, ListenerDurations, ListenerTraffic, Metrics,
+    Requests, RouteSeries, Traffic,
 };
 use portcullis_model::BudgetOwner;
 use portcullis_node::{BudgetUse, Coverage};
@@ -216,9 +216,11 @@ fn configuration(state: &State) -> Configuration {
 fn cluster(membership: &Membership) -> Cluster {
     Cluster {
         is_read: *membership.current.borrow(),
-        leads: *membership.leading.borrow(),
-        refused: membership.provisioning.borrow().as_ref().map_or(0, BTreeMap::len),
-        mesh_unclaimed: membership.mesh.borrow().warning.is_some(),
+        duties: (!membership.has_one_gateway).then(|| Duties {
+            leads: *membership.leading.borrow(),
+            refused: membership.provisioning.borrow().as_ref().map_or(0, BTreeMap::len),
+            mesh_unclaimed: membership.mesh.borrow().warning.is_some(),
+        }),
     }
 }
 

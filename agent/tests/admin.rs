@@ -10,17 +10,7 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
 use std::time::{Duration, Instant};
 
-use support::{Agent, eventually};
-
-const GATEWAY: &str = "
-apiVersion: gateway.networking.k8s.io/v1
-kind: Gateway
-metadata: {name: web, namespace: infra}
-spec:
-  gatewayClassName: portcullis
-  addresses: [{value: ADDRESS}]
-  listeners: [{name: http, protocol: HTTP, port: 8080}]
-";
+use support::{Agent, GATEWAY};
 
 struct Admin {
     port: u16,
@@ -31,14 +21,8 @@ impl Admin {
     fn start() -> Self {
         let options = ["--admin-port", "0", "--admin-host", "agent.example"];
         let agent = Agent::start_with(&options, &[("gateway.yaml", GATEWAY)]);
-        let mut port = None;
-        eventually("the port is logged", || {
-            let log = agent.log();
-            let rest = log.split_once("admin endpoints on http://127.0.0.1:").map(|(_, rest)| rest);
-            port = rest.and_then(|rest| rest.split_whitespace().next()?.parse().ok());
-            port.is_some()
-        });
-        Self { port: port.unwrap(), agent }
+        let port = agent.logged("admin endpoints on http://127.0.0.1:").parse().unwrap();
+        Self { port, agent }
     }
 
     fn connect(&self) -> TcpStream {

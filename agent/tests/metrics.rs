@@ -6,22 +6,13 @@
 mod support;
 
 use std::fs;
+use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
 use std::process::Command;
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
-use support::{Agent, eventually};
+use support::{Agent, GATEWAY};
 use tempfile::TempDir;
-
-const GATEWAY: &str = "
-apiVersion: gateway.networking.k8s.io/v1
-kind: Gateway
-metadata: {name: web, namespace: infra}
-spec:
-  gatewayClassName: portcullis
-  addresses: [{value: ADDRESS}]
-  listeners: [{name: http, protocol: HTTP, port: 8080}]
-";
 
 /// An authority, and files with what it vouches for.
 struct Files {
@@ -64,14 +55,8 @@ impl Files {
 /// The URL of the metrics of an agent that runs with these options.
 fn start(options: &[&str]) -> (Agent, String) {
     let agent = Agent::start_with(options, &[("gateway.yaml", GATEWAY)]);
-    let mut url = None;
-    eventually("the address is logged", || {
-        let log = agent.log();
-        let rest = log.split_once("metrics on ").map(|(_, rest)| rest.to_owned());
-        url = rest.and_then(|rest| Some(format!("{}/metrics", rest.split_whitespace().next()?)));
-        url.is_some()
-    });
-    (agent, url.unwrap())
+    let url = format!("{}/metrics", agent.logged("metrics on "));
+    (agent, url)
 }
 
 /// The status, 0 if there is no answer, and the body.
@@ -121,7 +106,33 @@ fn a_token_is_wanted_and_may_change() {
     assert_eq!([with("Bearer first"), with("Bearer second")], [401, 200]);
     files.write("token", " \n");
     assert_eq!([with("Bearer "), with("Bearer second")], [503, 503]);
-    assert!(agent.log().contains("token is empty"), "{}", agent.log());
+    assert_eq!(agent.log().matches("token is empty").count(), 1, "{}", agent.log());
+}
+
+#[test]
+fn nothing_of_metrics_keeps_an_agent_from_serving() {
+    let files = Files::new();
+    let [certificate, token] = [files.path("agent"), files.path("token")];
+    let key = files.path("agent.key");
+    let other = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let address = other.local_addr().unwrap().to_string();
+    let options = ["--metrics-address", &address, "--metrics-token-file", &token];
+    let tls = ["--metrics-certificate", &certificate, "--metrics-key", &key];
+    let agent = Agent::start_with(&[&options[..], &tls].concat(), &[("gateway.yaml", GATEWAY)]);
+    assert_eq!(agent.http("any.example", "/").unwrap().status, 404);
+    assert!(agent.log().contains(&format!("cannot listen on {address}")), "{}", agent.log());
+    drop(other);
+    let url = format!("{}/metrics", agent.logged("metrics on "));
+    let scrape = || curl(&url, &["--cacert", &files.path("ca"), "-H", "Authorization: Bearer secret"]).0;
+    assert_eq!(scrape(), 0, "there is no certificate");
+    files.certificate("agent", "127.0.0.1");
+    assert_eq!(scrape(), 503, "there is no token");
+    files.write("token", "secret");
+    assert_eq!(scrape(), 200);
+    for file in [certificate, token] {
+        let of_file = |line: &&str| line.contains("no scrapes are answered") && line.contains(&file);
+        assert_eq!(agent.log().lines().filter(of_file).count(), 1, "{file}: {}", agent.log());
+    }
 }
 
 #[test]
@@ -157,25 +168,9 @@ fn scrapers_may_need_certificates_and_the_agents_own_may_change() {
 
 #[test]
 fn an_agent_does_not_start_open_to_all_by_mistake() {
-    let files = Files::new();
-    let missing = files.path("missing");
-    files.write("empty", "");
     for (options, problem) in [
         (&["--metrics-address", "0.0.0.0:0"][..], "--metrics-open"),
-        (&["--metrics-address", "0.0.0.0:0", "--metrics-token-file", &missing], "--metrics-token-file"),
-        (&["--metrics-address", "0.0.0.0:0", "--metrics-token-file", &files.path("empty")], "is empty"),
-        (&["--metrics-address", "0.0.0.0:0", "--metrics-certificate", &missing], "--metrics-key"),
-        (
-            &[
-                "--metrics-address",
-                "127.0.0.1:0",
-                "--metrics-certificate",
-                &missing,
-                "--metrics-key",
-                &missing,
-            ],
-            "missing",
-        ),
+        (&["--metrics-address", "0.0.0.0:0", "--metrics-certificate", "tls.crt"], "--metrics-key"),
     ] {
         let directory = tempfile::tempdir().unwrap();
         let error = refused(directory.path(), options);

@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should say so and stop")]
 
+#[expect(dead_code, reason = "for the agent's ports")]
 mod support;
 
 use std::io::ErrorKind;

@@ -1,7 +1,7 @@
 //! `cargo xtask dashboards`: tables of panels → Grafana's JSON in the chart. `--try` asks a real
 //! Prometheus that has scraped a real agent for all of it.
 //!
-//! What Grafana wants to be told about a panel is many times what a panel says, and is written down
+//! Grafana wants to be told many times as much about a panel as a panel says: that is written down
 //! once, in `grafana`. That metrics and labels exist is a test of `portcullis-inspect`.
 
 mod grafana;

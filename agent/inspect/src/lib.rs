@@ -23,9 +23,9 @@ pub use dump::{dump_served, dump_snapshot};
 pub use explain::request::{EarlyAnswer, Question, QuestionError, ReadPart, Reading};
 pub use explain::{Explanation, Line, Outcome, explain};
 pub use metrics::{
-    Agent, BackendTraffic, BudgetTraffic, Cluster, Configuration, Durations, ForwardedTraffic, Forwarding,
-    GatewayTraffic, Histogram, KeySetTraffic, ListenerDurations, ListenerTraffic, Metrics, MetricsFormat,
-    Process, Requests, RouteSeries, Traffic, metrics,
+    Agent, BackendTraffic, BudgetTraffic, Cluster, Configuration, Durations, Duties, ForwardedTraffic,
+    Forwarding, GatewayTraffic, Histogram, KeySetTraffic, ListenerDurations, ListenerTraffic, Metrics,
+    MetricsFormat, Process, Requests, RouteSeries, Traffic, metrics,
 };
 pub use plain::{escaped, is_obeyed};
 pub use readiness::{Progress, problems, served_frontends};

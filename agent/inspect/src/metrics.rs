@@ -207,6 +207,13 @@ pub struct Configuration {
 pub struct Cluster {
     /// Everything was read from the API server, and applied.
     pub is_read: bool,
+    /// `None` for a pod of one Gateway, which has no part in it.
+    pub duties: Option<Duties>,
+}
+
+/// The part that one agent has for the whole cluster.
+#[derive(Debug, Default)]
+pub struct Duties {
     /// This agent writes statuses.
     pub leads: bool,
     /// Gateways that cannot have what is generated for them.
@@ -562,22 +569,20 @@ fn configuration(registry: &mut Registry, configuration: &Configuration) {
 }
 
 fn cluster(registry: &mut Registry, cluster: &Cluster) {
+    let help = "Whether everything was read from the API server";
+    gauge(registry, "portcullis_cluster_read", help, cluster.is_read.into());
+    let Some(duties) = &cluster.duties else { return };
     for (name, help, value) in [
-        (
-            "portcullis_cluster_read",
-            "Whether everything was read from the API server",
-            cluster.is_read.into(),
-        ),
-        ("portcullis_leader", "Whether this agent writes statuses", cluster.leads.into()),
+        ("portcullis_leader", "Whether this agent writes statuses", duties.leads.into()),
         (
             "portcullis_gateways_without_objects",
             "Gateways that cannot have what is generated for them",
-            cluster.refused as u64,
+            duties.refused as u64,
         ),
         (
             "portcullis_mesh_unclaimed",
             "Whether no XMesh of the expected name is ours",
-            cluster.mesh_unclaimed.into(),
+            duties.mesh_unclaimed.into(),
         ),
     ] {
         gauge(registry, name, help, value);

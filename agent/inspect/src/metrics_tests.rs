@@ -262,14 +262,16 @@ fn a_scrape_gets_the_format_it_wants() {
 
 #[test]
 fn a_mesh_of_another_controller_is_counted() {
-    let scraped = |mesh_unclaimed| {
-        metrics(
-            &Metrics { cluster: Some(Cluster { mesh_unclaimed, ..Cluster::default() }), ..everything() },
-            MetricsFormat::Text,
-        )
+    let in_cluster = |duties| {
+        let cluster = Some(Cluster { is_read: true, duties });
+        metrics(&Metrics { cluster, ..everything() }, MetricsFormat::Text)
     };
+    let scraped = |mesh_unclaimed| in_cluster(Some(Duties { mesh_unclaimed, ..Duties::default() }));
     assert!(scraped(false).contains("\nportcullis_mesh_unclaimed 0\n"), "{}", scraped(false));
     assert!(scraped(true).contains("\nportcullis_mesh_unclaimed 1\n"), "{}", scraped(true));
+    let of_one_gateway = in_cluster(None);
+    assert!(of_one_gateway.contains("\nportcullis_cluster_read 1\n"), "{of_one_gateway}");
+    assert!(!of_one_gateway.contains("portcullis_leader"), "{of_one_gateway}");
     let alone = metrics(&Metrics { cluster: None, ..everything() }, MetricsFormat::Text);
     assert!(!alone.contains("portcullis_leader"), "{alone}");
 }

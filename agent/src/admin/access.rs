@@ -2,9 +2,9 @@
 //! certificate. Files are read again when they change, as Secrets that are mounted do.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::SystemTime;
 
 use anyhow::{Context, Result, bail};
 use aws_lc_rs::constant_time::verify_slices_are_equal;
@@ -20,8 +20,13 @@ use tokio_rustls::TlsAcceptor;
 use crate::cli::MetricsArgs;
 
 pub(crate) struct Access {
-    token: Option<PathBuf>,
+    token: Option<TokenFile>,
     tls: Option<TlsFiles>,
+}
+
+struct TokenFile {
+    path: PathBuf,
+    fault: FileFault,
 }
 
 struct TlsFiles {
@@ -29,32 +34,44 @@ struct TlsFiles {
     key: PathBuf,
     /// Of the scrapers' certificates.
     authorities: Option<PathBuf>,
-    /// By the times at which the files were changed.
-    current: Mutex<Option<(Vec<SystemTime>, TlsAcceptor)>>,
+    current: Mutex<Option<(Vec<FileState>, TlsAcceptor)>>,
+    fault: FileFault,
 }
+
+/// Device, inode, size, and the times of the last changes of the file and of its contents. Times
+/// alone are those of the kernel's ticks, and may be set.
+type FileState = [i64; 7];
+
+/// A fault of files that the log has: once, however many scrapers ask.
+#[derive(Default)]
+struct FileFault(Mutex<Option<String>>);
+
+/// A file cannot be used; the log says why.
+pub(crate) struct Unusable;
 
 /// The answer to a scraper that may not read.
 pub(crate) enum Refusal {
     /// No token, or another one.
     Token,
     /// The token is not there to compare with.
-    Unknown(anyhow::Error),
+    Unknown,
 }
 
 // === impl Access ===
 
 impl Access {
     /// # Errors
-    /// When a file cannot be used, or when all who reach the address could read, and the operator
-    /// has not said so.
+    /// When all who reach the address could read, and the operator has not said so.
     pub(crate) fn of(args: &MetricsArgs) -> Result<Self> {
         let token = args.metrics_token_file.clone();
+        let token = token.map(|path| TokenFile { path, fault: FileFault::default() });
         let tls = args.metrics_certificate.as_ref().zip(args.metrics_key.as_ref());
         let tls = tls.map(|(certificate, key)| TlsFiles {
             certificate: certificate.clone(),
             key: key.clone(),
             authorities: args.metrics_client_ca.clone(),
             current: Mutex::default(),
+            fault: FileFault::default(),
         });
         let Some(address) = args.metrics_address else { return Ok(Self { token, tls }) };
         let is_open = token.is_none() && args.metrics_client_ca.is_none();
@@ -70,13 +87,11 @@ impl Access {
                  --metrics-certificate and --metrics-key"
             );
         }
-        if let Some(path) = &token {
-            read_token(path)?;
-        }
-        if let Some(tls) = &tls {
-            tls.acceptor()?;
-        }
-        Ok(Self { token, tls })
+        let access = Self { token, tls };
+        // Nothing of metrics keeps an agent from serving: a file that is missing may come.
+        access.token.as_ref().map(TokenFile::read);
+        let _ = access.acceptor();
+        Ok(access)
     }
 
     pub(crate) fn is_encrypted(&self) -> bool {
@@ -84,19 +99,28 @@ impl Access {
     }
 
     /// `None` without TLS.
-    pub(crate) fn acceptor(&self) -> Result<Option<TlsAcceptor>> {
-        self.tls.as_ref().map(TlsFiles::acceptor).transpose()
+    pub(crate) fn acceptor(&self) -> Result<Option<TlsAcceptor>, Unusable> {
+        let Some(tls) = &self.tls else { return Ok(None) };
+        tls.fault.checked(tls.acceptor()).map(Some).ok_or(Unusable)
     }
 
     pub(crate) fn admit(&self, request: &Parts) -> Result<(), Refusal> {
-        let Some(path) = &self.token else { return Ok(()) };
-        let token = read_token(path).map_err(Refusal::Unknown)?;
+        let Some(file) = &self.token else { return Ok(()) };
+        let token = file.read().ok_or(Refusal::Unknown)?;
         let given = request.headers.get(AUTHORIZATION).and_then(|value| {
             let (scheme, given) = value.as_bytes().split_at_checked(b"Bearer ".len())?;
             scheme.eq_ignore_ascii_case(b"Bearer ").then_some(given)
         });
         let is_it = given.is_some_and(|given| verify_slices_are_equal(given, token.as_bytes()).is_ok());
         if is_it { Ok(()) } else { Err(Refusal::Token) }
+    }
+}
+
+// === impl TokenFile ===
+
+impl TokenFile {
+    fn read(&self) -> Option<String> {
+        self.fault.checked(read_token(&self.path))
     }
 }
 
@@ -116,19 +140,15 @@ impl TlsFiles {
     /// With the files as they are now.
     fn acceptor(&self) -> Result<TlsAcceptor> {
         let paths = [Some(&self.certificate), Some(&self.key), self.authorities.as_ref()];
-        let changed = paths.into_iter().flatten().map(|path| {
-            let read = || format!("cannot read {}", path.display());
-            fs::metadata(path).and_then(|it| it.modified()).with_context(read)
-        });
-        let changed: Vec<_> = changed.collect::<Result<_>>()?;
+        let states: Vec<_> = paths.into_iter().flatten().map(|path| state(path)).collect::<Result<_>>()?;
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((as_of, acceptor)) = &*current
-            && *as_of == changed
+            && *as_of == states
         {
             return Ok(acceptor.clone());
         }
         let acceptor = TlsAcceptor::from(Arc::new(self.config()?));
-        *current = Some((changed, acceptor.clone()));
+        *current = Some((states, acceptor.clone()));
         Ok(acceptor)
     }
 
@@ -157,6 +177,12 @@ impl TlsFiles {
     }
 }
 
+fn state(path: &Path) -> Result<FileState> {
+    let of = fs::metadata(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let [device, inode, size] = [of.dev(), of.ino(), of.size()].map(u64::cast_signed);
+    Ok([device, inode, size, of.ctime(), of.ctime_nsec(), of.mtime(), of.mtime_nsec()])
+}
+
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
     let read = || format!("cannot read the certificates of {}", path.display());
     let all = CertificateDer::pem_file_iter(path).with_context(read)?;
@@ -165,4 +191,21 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
         bail!("no certificate in {}", path.display());
     }
     Ok(all)
+}
+
+// === impl FileFault ===
+
+impl FileFault {
+    fn checked<T>(&self, result: Result<T>) -> Option<T> {
+        let (checked, error) = match result {
+            Ok(checked) => (Some(checked), None),
+            Err(error) => (None, Some(format!("{error:#}"))),
+        };
+        let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(error) = error.as_ref().filter(|error| told.as_ref() != Some(error)) {
+            tracing::warn!("no scrapes are answered: {error}");
+        }
+        *told = error;
+        checked
+    }
 }

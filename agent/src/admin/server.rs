@@ -9,10 +9,8 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener as StdTcpListener};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener as StdUnixListener, UnixStream as StdUnixStream};
 use std::path::{Path, PathBuf};
-use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::task::{self, Poll};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -21,18 +19,18 @@ use http::header::WWW_AUTHENTICATE;
 use http::request::Parts;
 use http::{HeaderValue, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
-use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use portcullis_node::Process;
 use rustix::io::Errno;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use crate::admin::access::{Access, Refusal};
+use crate::admin::access::{Access, Refusal, Unusable};
 use crate::admin::endpoints::{Admin, text};
 use crate::admin::hosts::Hosts;
 use crate::cli::RunArgs;
@@ -57,6 +55,9 @@ const QUEUE_TIME: Duration = Duration::from_secs(5);
 const CONNECTION_TIME: Duration = Duration::from_secs(60);
 /// Between attempts to have a socket that an agent before this one had.
 const RETRY: Duration = Duration::from_secs(1);
+/// Between the beginnings of two TLS handshakes: clients that do nothing but begin some cost one of
+/// the node's processors a few percent.
+const HANDSHAKE_PACE: Duration = Duration::from_millis(10);
 const PAUSE_AFTER_ACCEPT_ERROR: Duration = Duration::from_millis(100);
 
 /// The sockets of the endpoints, taken before the agent touches anything else: one that cannot have
@@ -90,22 +91,24 @@ struct Service {
     admin: Admin,
     reach: Reach,
     answers: Arc<Semaphore>,
+    /// Held by the handshake that begins next.
+    handshakes: Mutex<()>,
 }
 
 /// A connection that is open.
 struct Held {
     task: AbortHandle,
     accepted: Instant,
-    /// A request of it is being answered.
-    is_answering: Arc<AtomicBool>,
+    /// Requests of it that are being answered.
+    answering: Arc<AtomicUsize>,
 }
 
-/// Marks a connection as long as a request of it is being answered.
-struct Answering(Arc<AtomicBool>);
+/// Counts a request of a connection as long as it is being answered.
+struct Answering(Arc<AtomicUsize>);
 
-/// The body of an answer, which counts as long as it is not sent.
+/// The bytes of an answer, which counts until the last of them is with the kernel.
 struct Counted {
-    body: Full<Bytes>,
+    bytes: Bytes,
     _permit: Option<OwnedSemaphorePermit>,
     _answering: Answering,
 }
@@ -151,7 +154,12 @@ pub(crate) fn listen(args: &RunArgs, predecessor: Option<&mut Predecessor>) -> R
         Some(_) => Some(listen_on_file(&path)?),
         None => {
             for port in &mut ports {
-                port.taken = Some(listen_on(port.address, port.option)?);
+                match (listen_on(port.address, port.option), &port.reach) {
+                    (Ok(listener), _) => port.taken = Some(listener),
+                    // Traffic is worth more than its metrics: they are tried for again.
+                    (Err(error), Reach::Metrics(_)) => tracing::warn!("{error:#}"),
+                    (Err(error), Reach::All(_)) => return Err(error),
+                }
             }
             Some(listen_on_file(&path)?)
         }
@@ -163,7 +171,8 @@ pub(crate) fn listen(args: &RunArgs, predecessor: Option<&mut Predecessor>) -> R
 pub(crate) fn serve(admin: Admin, sockets: Sockets) -> Endpoints {
     let Sockets { path, unix, ports } = sockets;
     let service = |reach| {
-        Arc::new(Service { admin: admin.clone(), reach, answers: Arc::new(Semaphore::new(MAX_ANSWERS)) })
+        let answers = Arc::new(Semaphore::new(MAX_ANSWERS));
+        Arc::new(Service { admin: admin.clone(), reach, answers, handshakes: Mutex::default() })
     };
     let (on_file, plane) = (service(Reach::All(Hosts::Any)), admin.plane.clone());
     let unix = Acceptor::start(async move |closed| {
@@ -291,10 +300,10 @@ async fn accept(listener: impl Listener, service: Arc<Service>, mut closed: watc
             stream = listener.next() => match stream {
                 Ok(stream) => {
                     make_room(&mut open).await;
-                    let is_answering = Arc::<AtomicBool>::default();
-                    let serving = connection(stream, service.clone(), is_answering.clone());
+                    let answering = Arc::<AtomicUsize>::default();
+                    let serving = connection(stream, service.clone(), answering.clone());
                     let task = connections.spawn(serving);
-                    open.push_back(Held { task, accepted: Instant::now(), is_answering });
+                    open.push_back(Held { task, accepted: Instant::now(), answering });
                 }
                 Err(_) => tokio::time::sleep(PAUSE_AFTER_ACCEPT_ERROR).await,
             },
@@ -314,7 +323,7 @@ async fn make_room(open: &mut VecDeque<Held>) {
             return;
         }
         let is_new = |held: &Held| held.accepted.elapsed() < FIRST_LOOK;
-        let idle = open.iter().position(|held| !is_new(held) && !held.is_answering.load(Relaxed));
+        let idle = open.iter().position(|held| !is_new(held) && held.answering.load(Relaxed) == 0);
         match (idle, open.iter().find(|held| is_new(held))) {
             (None, Some(new)) => sleep_until(new.accepted + FIRST_LOOK).await,
             (idle, _) => {
@@ -329,29 +338,32 @@ async fn make_room(open: &mut VecDeque<Held>) {
 async fn connection(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     service: Arc<Service>,
-    is_answering: Arc<AtomicBool>,
+    answering: Arc<AtomicUsize>,
 ) {
     let acceptor = match &service.reach {
         Reach::All(_) => Ok(None),
         Reach::Metrics(access) => access.acceptor(),
     };
     match acceptor {
-        Ok(None) => answer_on(stream, &service, &is_answering).await,
-        Ok(Some(acceptor)) => match timeout(REQUEST_TIME, acceptor.accept(stream)).await {
-            Ok(Ok(stream)) => answer_on(stream, &service, &is_answering).await,
-            Ok(Err(error)) => tracing::debug!(%error, "TLS handshake of a scraper failed"),
-            Err(_) => tracing::debug!("a scraper did not complete its TLS handshake"),
-        },
-        Err(error) => tracing::warn!("no scrapes are answered: {error:#}"),
+        Ok(None) => answer_on(stream, &service, &answering).await,
+        Ok(Some(acceptor)) => {
+            service.pace_handshakes().await;
+            match timeout(REQUEST_TIME, acceptor.accept(stream)).await {
+                Ok(Ok(stream)) => answer_on(stream, &service, &answering).await,
+                Ok(Err(error)) => tracing::debug!(%error, "TLS handshake of a scraper failed"),
+                Err(_) => tracing::debug!("a scraper did not complete its TLS handshake"),
+            }
+        }
+        Err(Unusable) => {}
     }
 }
 
 async fn answer_on(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     service: &Service,
-    is_answering: &Arc<AtomicBool>,
+    answering: &Arc<AtomicUsize>,
 ) {
-    let answer = service_fn(|request| service.answer(request, Answering::begin(is_answering)));
+    let answer = service_fn(|request| service.answer(request, Answering::begin(answering)));
     let mut server = hyper::server::conn::http1::Builder::new();
     server.timer(TokioTimer::new()).header_read_timeout(REQUEST_TIME);
     // A client that went away, or does not end.
@@ -361,11 +373,17 @@ async fn answer_on(
 // === impl Service ===
 
 impl Service {
+    /// Those that wait have their turns in order.
+    async fn pace_handshakes(&self) {
+        let _turn = self.handshakes.lock().await;
+        tokio::time::sleep(HANDSHAKE_PACE).await;
+    }
+
     async fn answer(
         &self,
         request: Request<Incoming>,
         answering: Answering,
-    ) -> Result<Response<Counted>, Infallible> {
+    ) -> Result<Response<Full<Bytes>>, Infallible> {
         let (head, body) = request.into_parts();
         if let Some(refusal) = self.reach.refusal(&head) {
             return Ok(counted(refusal, None, answering));
@@ -412,8 +430,7 @@ impl Reach {
                     refusal.headers_mut().insert(WWW_AUTHENTICATE, bearer);
                     Some(refusal)
                 }
-                Err(Refusal::Unknown(error)) => {
-                    tracing::warn!("no scrapes are answered: {error:#}");
+                Err(Refusal::Unknown) => {
                     Some(text(StatusCode::SERVICE_UNAVAILABLE, "there is no token to compare with\n"))
                 }
                 Ok(()) if head.uri.path() != "/metrics" => {
@@ -441,42 +458,31 @@ fn counted(
     answer: Response<Bytes>,
     permit: Option<OwnedSemaphorePermit>,
     answering: Answering,
-) -> Response<Counted> {
-    answer.map(|body| Counted { body: body.into(), _permit: permit, _answering: answering })
+) -> Response<Full<Bytes>> {
+    answer.map(|bytes| {
+        let counted = Counted { bytes, _permit: permit, _answering: answering };
+        Full::new(Bytes::from_owner(counted))
+    })
 }
 
 // === impl Answering ===
 
 impl Answering {
-    fn begin(is_answering: &Arc<AtomicBool>) -> Self {
-        is_answering.store(true, Relaxed);
-        Self(is_answering.clone())
+    fn begin(answering: &Arc<AtomicUsize>) -> Self {
+        answering.fetch_add(1, Relaxed);
+        Self(answering.clone())
     }
 }
 
 impl Drop for Answering {
     fn drop(&mut self) {
-        self.0.store(false, Relaxed);
+        self.0.fetch_sub(1, Relaxed);
     }
 }
 
-impl Body for Counted {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut task::Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        Pin::new(&mut self.body).poll_frame(context)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+impl AsRef<[u8]> for Counted {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
     }
 }
 

@@ -19,6 +19,17 @@ pub(crate) const HTTP: u16 = 8080;
 pub(crate) const HTTPS: u16 = 8443;
 const TIMEOUT: Duration = Duration::from_secs(20);
 
+/// A Gateway with a listener on [`HTTP`], and nothing behind it.
+pub(crate) const GATEWAY: &str = "
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: web, namespace: infra}
+spec:
+  gatewayClassName: portcullis
+  addresses: [{value: ADDRESS}]
+  listeners: [{name: http, protocol: HTTP, port: 8080}]
+";
+
 /// An agent with a configuration directory; both end with it.
 pub(crate) struct Agent {
     pub dir: TempDir,
@@ -81,6 +92,18 @@ impl Agent {
 
     pub(crate) fn log(&self) -> String {
         fs::read_to_string(self.dir.path().join("log")).unwrap()
+    }
+
+    /// The word that follows the text in the log, once it is there.
+    pub(crate) fn logged(&self, text: &str) -> String {
+        let mut word = None;
+        eventually(text, || {
+            let log = self.log();
+            let rest = log.split_once(text).map(|(_, rest)| rest);
+            word = rest.and_then(|rest| Some(rest.split_whitespace().next()?.to_owned()));
+            word.is_some()
+        });
+        word.unwrap()
     }
 
     /// Standard output.

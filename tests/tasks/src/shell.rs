@@ -27,8 +27,8 @@ const BEGIN: &str = r#"
 set -e
 ip link set lo up
 mount --bind "$1" "$3/bin/portcullis"
-mount --bind -o ro "$2" "$3/work/examples"
-cd "$3/work"
+mount --bind -o ro "$2" "$3/reader/examples"
+cd "$3/reader"
 shift 3
 exec "$@" bash
 "#;
@@ -46,7 +46,7 @@ impl Shell {
         let agent = build::debug_program();
         ensure!(agent.is_file(), "no {}: run `cargo build -p portcullis`", agent.display());
         let scratch = tempfile::Builder::new().prefix("portcullis-task-").tempdir()?;
-        for name in ["", "bin", "work", "work/examples", "run", "output"] {
+        for name in ["", "bin", "reader", "reader/examples", "run", "output"] {
             let directory = scratch.path().join(name);
             fs::create_dir_all(&directory)?;
             hand_over(&directory)?;
@@ -57,7 +57,7 @@ impl Shell {
         command.args(["--fork", "--kill-child=KILL", "--mount-proc", "bash", "-c", BEGIN, "bash"]);
         command.arg(agent).arg(workspace::root().join("examples")).arg(scratch.path()).args(becoming());
         let path = portcullis_testbed::command::path_with(&[&scratch.path().join("bin")])?;
-        command.env("PATH", path).env("HOME", scratch.path().join("work")).env("LC_ALL", "C.UTF-8");
+        command.env("PATH", path).env("HOME", scratch.path().join("reader")).env("LC_ALL", "C.UTF-8");
         command.env("XDG_RUNTIME_DIR", scratch.path().join("run")).env("TZ", "UTC");
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().context("cannot run setpriv")?;
@@ -76,7 +76,7 @@ impl Shell {
 
     /// The directory that it is in.
     pub(crate) fn directory(&self) -> std::path::PathBuf {
-        self.scratch.path().join("work")
+        self.scratch.path().join("reader")
     }
 
     /// Runs a command, and returns its status and output. What it leaves in the background writes
