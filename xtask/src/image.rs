@@ -1,7 +1,8 @@
 //! `cargo xtask image`: the agent as a container image, FROM scratch, without a container daemon.
 //! The same input gives the same bytes.
 
-mod archive;
+pub(crate) mod archive;
+pub(crate) mod blobs;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -39,8 +40,22 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let program = match &args.binary {
-        Some(binary) => binary.clone(),
+    let program = program(args.binary.as_deref())?;
+    let authorities = (!args.without_authorities).then_some(Path::new(AUTHORITIES));
+    let files: Vec<_> = authorities.into_iter().filter(|file| file.is_file()).collect();
+    let user = if args.nobody { User::Nobody } else { User::Root };
+    let compressed = args.binary.is_none();
+    let image = Image { program: &program, tags: tags(args), user, files: &files, compressed };
+    let digest = image.write(&args.output)?;
+    let size = fs::metadata(&args.output)?.len().div_ceil(1 << 20);
+    println!("image: {} ({size} MiB), {} as {digest}", args.output.display(), image.tags.join(", "));
+    Ok(())
+}
+
+/// The agent without debug information, built unless it is given.
+fn program(given: Option<&Path>) -> Result<PathBuf> {
+    let program = match given {
+        Some(binary) => binary.to_owned(),
         None => {
             let program = release::build()?;
             refuse_unlisted(&program)?;
@@ -48,15 +63,25 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         }
     };
     refuse_dynamic(&program)?;
-    let program = strip(&program)?;
-    let authorities = (!args.without_authorities).then_some(Path::new(AUTHORITIES));
-    let files: Vec<_> = authorities.into_iter().filter(|file| file.is_file()).collect();
-    let user = if args.nobody { User::Nobody } else { User::Root };
-    let image = Image { program: &program, tags: tags(args), user, files: &files };
-    let digest = image.write(&args.output)?;
-    let size = fs::metadata(&args.output)?.len().div_ceil(1 << 20);
-    println!("image: {} ({size} MiB), {} as {digest}", args.output.display(), image.tags.join(", "));
-    Ok(())
+    strip(&program)
+}
+
+/// The image that is published: its archive, its digest, and the program in it.
+pub(crate) fn published(given: Option<&Path>, tag: &str, place: &Path) -> Result<(String, PathBuf)> {
+    let program = program(given)?;
+    refuse_unlisted(&program)?;
+    let authorities = Path::new(AUTHORITIES);
+    if !authorities.is_file() {
+        bail!("there is no {AUTHORITIES}, which belongs into the image: install ca-certificates");
+    }
+    let image = Image {
+        program: &program,
+        tags: vec![tag.to_owned()],
+        user: User::Root,
+        files: &[authorities],
+        compressed: true,
+    };
+    Ok((image.write(place)?, program))
 }
 
 /// Of a version of its own, so that a node never takes an old image for a new one.

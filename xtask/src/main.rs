@@ -12,6 +12,7 @@ mod deny;
 mod image;
 mod object_file;
 mod pass_on;
+mod publish;
 mod release;
 mod setup;
 mod tidy;
@@ -54,6 +55,8 @@ enum Command {
     Release(release::Args),
     /// Build the agent's container image, without a container daemon
     Image(image::Args),
+    /// Push image, list of its parts and chart to a registry, signed
+    Publish(publish::Args),
     /// Attack the agent as clients and backends may, and say what came of it
     #[command(disable_help_flag = true)]
     Attack(Arguments),
@@ -85,6 +88,7 @@ fn main() -> Result<()> {
         Command::Advisories(args) => deny::advisories(&args),
         Command::Release(args) => release::run(&args),
         Command::Image(args) => image::run(&args),
+        Command::Publish(args) => publish::run(&args),
         Command::Attack(given) => pass_on::ATTACK.run(&given),
         Command::Bench(given) => pass_on::BENCH.run(&given),
         Command::Cluster(given) => pass_on::CLUSTER.run(&given),

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use portcullis_test_cluster::Cluster;
 use portcullis_testbed::build::{self, Profile};
-use portcullis_testbed::{command, workspace};
+use portcullis_testbed::{command, helm, workspace};
 use sha2::{Digest, Sha256};
 
-use super::{CHART, NAMESPACE, RELEASE, helm};
+use super::{CHART, NAMESPACE, RELEASE};
 
 /// A tag of its own: `IfNotPresent` must never find an older image.
 const TAG: &str = "test";

@@ -3,7 +3,6 @@
 //! the cases.
 
 mod checks;
-mod helm;
 mod install;
 mod metallb;
 mod rendered;

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
-use portcullis_testbed::{command, workspace};
+use portcullis_testbed::{command, helm, workspace};
 
-use super::{CHART, NAMESPACE, RELEASE, helm};
+use super::{CHART, NAMESPACE, RELEASE};
 
 /// Relative to the workspace.
 const KUSTOMIZE: &str = "deploy/kustomize/portcullis.yaml";

@@ -11,6 +11,7 @@ mod certificate;
 pub mod command;
 mod connection;
 pub mod go;
+pub mod helm;
 mod leftovers;
 pub mod quickstart;
 mod tls;

@@ -22,7 +22,13 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end }}
 
 {{- define "portcullis.image" -}}
-{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- with .Values.image }}
+{{- if .digest }}
+{{- .repository }}@{{ .digest }}
+{{- else }}
+{{- .repository }}:{{ .tag | default $.Chart.AppVersion }}
+{{- end }}
+{{- end }}
 {{- end }}
 
 {{/* With the port, as the agent reads it. */}}

@@ -1,0 +1,175 @@
+//! A registry of images, through crane.
+
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::str::FromStr;
+
+use anyhow::{Context, Result, bail, ensure};
+use portcullis_testbed::{command, go};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::image::archive::MANIFEST;
+use crate::image::blobs::{Blob, Blobs};
+
+/// The nested Go module, relative to the workspace.
+const MODULE: &str = "xtask/registry";
+const PACKAGE: &str = "github.com/google/go-containerregistry/cmd/crane";
+const EMPTY: &str = "application/vnd.oci.empty.v1+json";
+
+/// `HOST/PATH/NAME`, without a tag.
+#[derive(Clone, Debug)]
+pub(super) struct Repository(String);
+
+pub(super) struct Registry {
+    program: PathBuf,
+    transport: Transport,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Transport {
+    Tls,
+    Plain,
+}
+
+/// Something that is pushed, but for its manifest.
+pub(super) struct Artifact {
+    pub(super) blobs: Blobs,
+    pub(super) manifest: Value,
+}
+
+// === impl Repository ===
+
+impl Repository {
+    /// Charts are beside the image: a repository holds one kind of thing.
+    pub(super) fn charts(&self) -> Self {
+        let parent = self.0.rsplit_once('/').map_or("", |(parent, _)| parent);
+        Self(format!("{parent}/charts"))
+    }
+
+    pub(super) fn child(&self, name: &str) -> Self {
+        Self(format!("{self}/{name}"))
+    }
+}
+
+impl FromStr for Repository {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let Some((host, path)) = text.split_once('/') else {
+            bail!("HOST/PATH/NAME is wanted, for instance registry.example/team/portcullis");
+        };
+        ensure!(!host.is_empty() && !path.is_empty() && !text.ends_with('/'), "HOST/PATH/NAME is wanted");
+        ensure!(!path.contains([':', '@']), "{path:?} has a tag or a digest: give the tag by --tag");
+        let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "._-/".contains(c);
+        ensure!(path.chars().all(is_name), "{path:?}: repositories are of a-z, 0-9 and . _ - /");
+        Ok(Self(text.to_owned()))
+    }
+}
+
+impl fmt::Display for Repository {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+// === impl Registry ===
+
+impl Registry {
+    pub(super) fn new(transport: Transport) -> Result<Self> {
+        Ok(Self { program: program()?, transport })
+    }
+
+    fn crane(&self) -> Command {
+        let mut crane = Command::new(&self.program);
+        if self.transport == Transport::Plain {
+            crane.arg("--insecure");
+        }
+        crane
+    }
+
+    /// A node that has an image by this tag would never take another one for it.
+    pub(super) fn refuse_other(&self, repository: &Repository, tag: &str, digest: &str) -> Result<()> {
+        let there = command::output(self.crane().arg("digest").arg(format!("{repository}:{tag}")));
+        match there {
+            Ok(there) if there.trim() != digest => bail!(
+                "{repository}:{tag} is published already, as {}: raise the version, or --replace it",
+                there.trim()
+            ),
+            // Mostly there is none; pushing says if it is something else.
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn push_archive(
+        &self,
+        archive: &Path,
+        repository: &Repository,
+        tag: &str,
+        digest: &str,
+    ) -> Result<()> {
+        let layout = tempfile::tempdir()?;
+        tar::Archive::new(fs::File::open(archive)?).unpack(layout.path())?;
+        self.push_layout(layout.path(), &format!("{repository}:{tag}"), digest)
+    }
+
+    /// Pushes something about what is published, which registries find by its digest.
+    pub(super) fn attach(
+        &self,
+        repository: &Repository,
+        subject: &str,
+        kind: &'static str,
+        bytes: Vec<u8>,
+    ) -> Result<()> {
+        let size =
+            command::output(self.crane().arg("manifest").arg(format!("{repository}@{subject}")))?.len();
+        let subject = Blob { kind: MANIFEST, digest: subject.to_owned(), size };
+        let mut blobs = Blobs::default();
+        let config = blobs.add(EMPTY, b"{}".to_vec());
+        let content = blobs.add(kind, bytes);
+        let manifest = json!({ "schemaVersion": 2, "mediaType": MANIFEST, "artifactType": kind,
+            "config": config.json(), "layers": [content.json()], "subject": subject.json() });
+        self.push(Artifact { blobs, manifest }, repository, &tag_of(&subject.digest, "sbom"))
+    }
+
+    pub(super) fn push(&self, artifact: Artifact, repository: &Repository, tag: &str) -> Result<()> {
+        let Artifact { mut blobs, manifest } = artifact;
+        let manifest = blobs.add(MANIFEST, manifest.to_string().into_bytes());
+        let layout = layout(&blobs, &manifest)?;
+        self.push_layout(layout.path(), &format!("{repository}:{tag}"), &manifest.digest)
+    }
+
+    fn push_layout(&self, layout: &Path, reference: &str, digest: &str) -> Result<()> {
+        let pushed = command::output(self.crane().arg("push").arg(layout).arg(reference));
+        let pushed = pushed.with_context(|| format!("cannot push {reference}"))?;
+        ensure!(pushed.trim().ends_with(digest), "{reference} is not {digest} but {}", pushed.trim());
+        Ok(())
+    }
+}
+
+/// crane.
+pub(super) fn program() -> Result<PathBuf> {
+    go::built(MODULE, PACKAGE, "crane")
+}
+
+/// The tag by which cosign finds what belongs to a digest.
+pub(super) fn tag_of(digest: &str, kind: &str) -> String {
+    format!("{}.{kind}", digest.replace(':', "-"))
+}
+
+fn layout(blobs: &Blobs, manifest: &Blob) -> Result<TempDir> {
+    let directory = tempfile::tempdir()?;
+    let write = |name: &str, bytes: &[u8]| fs::write(directory.path().join(name), bytes);
+    fs::create_dir_all(directory.path().join("blobs/sha256"))?;
+    write("oci-layout", json!({ "imageLayoutVersion": "1.0.0" }).to_string().as_bytes())?;
+    write(
+        "index.json",
+        json!({ "schemaVersion": 2, "manifests": [manifest.json()] }).to_string().as_bytes(),
+    )?;
+    for (digest, bytes) in &blobs.bytes {
+        write(&crate::image::blobs::path(digest), bytes)?;
+    }
+    Ok(directory)
+}

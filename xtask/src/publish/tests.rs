@@ -1,0 +1,184 @@
+//! Published to a real registry, and read from there by other programs than those that wrote it.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use flate2::Compression;
+use flate2::write::ZlibEncoder;
+use portcullis_testbed::{command, helm};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::*;
+
+/// A registry in memory, which ends with it.
+struct Server {
+    process: Child,
+    host: String,
+    directory: TempDir,
+}
+
+impl Server {
+    fn start() -> Self {
+        let mut crane = Command::new(registry::program().unwrap());
+        crane.args(["registry", "serve", "--address", "127.0.0.1:0"]);
+        let mut process = crane.stderr(Stdio::piped()).spawn().unwrap();
+        let mut log = BufReader::new(process.stderr.take().unwrap()).lines().map_while(Result::ok);
+        let line = log.find(|line| line.contains("serving on port")).unwrap();
+        let port = line.rsplit_once(' ').unwrap().1.to_owned();
+        std::thread::spawn(move || log.for_each(drop));
+        Self { process, host: format!("127.0.0.1:{port}"), directory: tempfile::tempdir().unwrap() }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn publish(&self, program: &Path, key: Option<PathBuf>, replace: bool) -> Result<()> {
+        run(&Args {
+            repository: format!("{}/team/portcullis", self.host).parse()?,
+            tag: "0.1.0".to_owned(),
+            binary: Some(program.to_owned()),
+            key,
+            replace,
+            plain_http: true,
+        })
+    }
+
+    /// Of the image's repository.
+    fn crane(&self, command: &str, reference: &str) -> String {
+        let mut crane = Command::new(registry::program().unwrap());
+        crane.arg(command).arg(format!("{}/team/{reference}", self.host));
+        command::output(&mut crane).unwrap()
+    }
+
+    fn manifest(&self, reference: &str) -> Value {
+        serde_json::from_str(&self.crane("manifest", reference)).unwrap()
+    }
+
+    /// The content of the only layer.
+    fn content(&self, reference: &str) -> String {
+        let repository = reference.split([':', '@']).next().unwrap();
+        let digest = self.manifest(reference)["layers"][0]["digest"].as_str().unwrap().to_owned();
+        self.crane("blob", &format!("{repository}@{digest}"))
+    }
+
+    /// A static program that lists itself and one crate, as cargo-auditable has it.
+    fn program(&self, answer: u8) -> PathBuf {
+        let [source, list, program] = ["main.c", "list", "portcullis"].map(|name| self.path(name));
+        fs::write(&source, format!("int main(void) {{ return {answer}; }}")).unwrap();
+        let crates = json!({ "packages": [
+            { "name": "anyhow", "version": "1.0.0", "source": "crates.io" },
+            { "name": "portcullis", "version": "0.1.0", "source": "local", "dependencies": [0], "root": true },
+        ] });
+        let mut encoder = ZlibEncoder::new(fs::File::create(&list).unwrap(), Compression::default());
+        encoder.write_all(crates.to_string().as_bytes()).unwrap();
+        encoder.finish().unwrap();
+        command::output(Command::new("cc").arg("-static").arg("-o").arg(&program).arg(&source)).unwrap();
+        let section = format!(".dep-v0={}", list.display());
+        command::output(Command::new("objcopy").args(["--add-section", &section]).arg(&program)).unwrap();
+        program
+    }
+
+    /// The key and the public one to it.
+    fn key(&self) -> [PathBuf; 2] {
+        let [key, public] = ["key.pem", "public.pem"].map(|name| self.path(name));
+        openssl(&["ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out"], &key);
+        let mut pair = Command::new("openssl");
+        pair.args(["pkey", "-pubout", "-in"]).arg(&key).arg("-out").arg(&public);
+        command::output(&mut pair).unwrap();
+        [key, public]
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn openssl(arguments: &[&str], file: &Path) {
+    command::output(Command::new("openssl").args(arguments).arg(file)).unwrap();
+}
+
+#[test]
+fn an_image_is_published_with_its_parts_and_a_chart_that_pins_it_and_all_is_signed() {
+    let server = Server::start();
+    let program = server.program(0);
+    let [key, public] = server.key();
+    server.publish(&program, Some(key), false).unwrap();
+    let digest = server.crane("digest", "portcullis:0.1.0").trim().to_owned();
+    let name = digest.replace(':', "-");
+
+    let sbom: Value = serde_json::from_str(&server.content(&format!("portcullis:{name}.sbom"))).unwrap();
+    assert_eq!(sbom["metadata"]["component"]["name"], "portcullis");
+    let names: Vec<_> = sbom["components"].as_array().unwrap().iter().map(|part| &part["name"]).collect();
+    assert!(names.contains(&&json!("anyhow")) && names.contains(&&json!("aya-ebpf")), "{names:?}");
+    let on = json!({ "ref": "pkg:cargo/portcullis@0.1.0", "dependsOn": ["pkg:cargo/anyhow@1.0.0"] });
+    assert!(sbom["dependencies"].as_array().unwrap().contains(&on), "{sbom}");
+    let referrers = server.manifest(&format!("portcullis:{name}"));
+    assert_eq!(referrers["manifests"][0]["artifactType"], SBOM);
+
+    let chart = format!("oci://{}/team/charts/portcullis", server.host);
+    let mut template = helm::isolated(Command::new(helm::program().unwrap()));
+    template.args(["template", "portcullis", &chart, "--version", "0.1.0", "--plain-http"]);
+    let rendered = command::output(&mut template).unwrap();
+    assert!(rendered.contains(&format!("image: {}/team/portcullis@{digest}", server.host)), "{rendered}");
+
+    let of_chart = server.crane("digest", "charts/portcullis:0.1.0").trim().to_owned();
+    for (repository, digest) in [("portcullis", digest), ("charts/portcullis", of_chart)] {
+        let reference = format!("{repository}:{}.sig", digest.replace(':', "-"));
+        let layer = server.manifest(&reference)["layers"][0].clone();
+        let signature = layer["annotations"]["dev.cosignproject.cosign/signature"].as_str().unwrap();
+        let [payload, encoded, decoded] = ["payload", "signature.b64", "signature"].map(|it| server.path(it));
+        fs::write(&payload, server.content(&reference)).unwrap();
+        assert!(fs::read_to_string(&payload).unwrap().contains(&digest));
+        fs::write(&encoded, signature).unwrap();
+        let mut decode = Command::new("openssl");
+        decode.args(["base64", "-d", "-A", "-in"]).arg(encoded).arg("-out").arg(&decoded);
+        command::output(&mut decode).unwrap();
+        let mut verify = Command::new("openssl");
+        verify.args(["dgst", "-sha256", "-verify"]).arg(&public).arg("-signature").arg(decoded).arg(payload);
+        command::output(&mut verify).unwrap();
+    }
+
+    // A tag stays what it is, unless it is said.
+    server.publish(&program, None, false).unwrap();
+    let other = server.program(1);
+    let refused = server.publish(&other, None, false).unwrap_err().to_string();
+    assert!(refused.contains("0.1.0 is published already") && refused.contains("--replace"), "{refused}");
+    server.publish(&other, None, true).unwrap();
+
+    // Keys are looked at before anything is published.
+    let rsa = server.path("rsa.pem");
+    openssl(&["genrsa", "-out"], &rsa);
+    let encrypted = server.path("encrypted.pem");
+    fs::write(&encrypted, "-----BEGIN ENCRYPTED SIGSTORE PRIVATE KEY-----").unwrap();
+    for (key, problem) in
+        [(rsa, "no ECDSA key"), (encrypted, "is encrypted"), (server.path("none"), "cannot read --key")]
+    {
+        let refused = server.publish(&other, Some(key), true).unwrap_err().to_string();
+        assert!(refused.contains(problem), "{refused}");
+    }
+}
+
+#[test]
+fn repositories_have_a_host_and_no_tag() {
+    for (text, charts) in [
+        ("registry.example/portcullis", "registry.example/charts"),
+        ("127.0.0.1:5000/a/b/c", "127.0.0.1:5000/a/b/charts"),
+    ] {
+        let repository: Repository = text.parse().unwrap();
+        assert_eq!(
+            (repository.to_string(), repository.charts().to_string()),
+            (text.to_owned(), charts.to_owned())
+        );
+    }
+    for text in
+        ["portcullis", "/portcullis", "host/", "host/a:1", "host/a@sha256:0", "host/A", "host/a/", "host/a b"]
+    {
+        assert!(text.parse::<Repository>().is_err(), "{text}");
+    }
+}
