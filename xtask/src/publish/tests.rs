@@ -66,7 +66,7 @@ impl Server {
 
     /// A static program that lists itself and one crate, as cargo-auditable has it.
     fn program(&self, answer: u8) -> PathBuf {
-        let [source, list, program] = ["main.c", "list", "portcullis"].map(|name| self.path(name));
+        let [source, list, program] = ["main.c", "list", "published"].map(|name| self.path(name));
         fs::write(&source, format!("int main(void) {{ return {answer}; }}")).unwrap();
         let crates = json!({ "packages": [
             { "name": "anyhow", "version": "1.0.0", "source": "crates.io" },
