@@ -1,5 +1,6 @@
-//! What a supervisor such as systemd is told of this process, by its protocol (sd_notify(3)). Without
-//! one (no `NOTIFY_SOCKET`) nothing is said. Knows nothing of what is served.
+//! Messages for the supervisor of this process, systemd for instance, by its protocol
+//! (sd_notify(3)). Without one (no `NOTIFY_SOCKET`) there are none. Knows nothing of what is
+//! served.
 
 use sd_notify::NotifyState;
 

@@ -6,6 +6,7 @@ mod build_ebpf;
 mod ci;
 mod codegen;
 mod dashboards;
+mod deb;
 mod debian;
 mod demo;
 mod deny;
@@ -54,6 +55,8 @@ enum Command {
     Release(release::Args),
     /// Build the agent's container image, without a container daemon
     Image(image::Args),
+    /// Build the agent's Debian package: program, systemd unit, manual pages
+    Deb(deb::Args),
     /// Attack the agent as clients and backends may, and say what came of it
     #[command(disable_help_flag = true)]
     Attack(Arguments),
@@ -85,6 +88,7 @@ fn main() -> Result<()> {
         Command::Advisories(args) => deny::advisories(&args),
         Command::Release(args) => release::run(&args),
         Command::Image(args) => image::run(&args),
+        Command::Deb(args) => deb::run(&args),
         Command::Attack(given) => pass_on::ATTACK.run(&given),
         Command::Bench(given) => pass_on::BENCH.run(&given),
         Command::Cluster(given) => pass_on::CLUSTER.run(&given),
