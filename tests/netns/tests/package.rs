@@ -245,12 +245,19 @@ fn ask_until(is_over: &AtomicBool, answered: &AtomicU64) {
 /// The package of this checkout's agent, which is the same when it is built again, and one of the
 /// next version.
 fn built(directory: &Path) -> Result<[PathBuf; 2]> {
-    let agent = build::debug_program();
-    ensure!(agent.is_file(), "no {}: run `cargo build -p portcullis`", agent.display());
+    let (agent, xtask) = (build::debug_program(), workspace::target_directory().join("debug/xtask"));
+    for program in [&agent, &xtask] {
+        ensure!(program.is_file(), "no {}: run `cargo build -p portcullis -p xtask`", program.display());
+    }
     let package = |name: &str| {
         let output = directory.join(name);
-        let mut build = workspace::xtask(&["deb", "--binary"]);
-        build.arg(&agent).arg("--output").arg(&output).env("SOURCE_DATE_EPOCH", "1700000000");
+        let mut build = Command::new(&xtask);
+        build
+            .args(["deb", "--binary"])
+            .arg(&agent)
+            .arg("--output")
+            .arg(&output)
+            .env("SOURCE_DATE_EPOCH", "1700000000");
         command::output(&mut build).map(|_| output)
     };
     let (first, second) = (package("first.deb")?, package("second.deb")?);
