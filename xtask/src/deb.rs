@@ -47,6 +47,9 @@ pub(crate) struct Args {
     /// An agent that is built already, for this machine's architecture
     #[arg(long)]
     binary: Option<PathBuf>,
+    /// Do not compress it: for tests
+    #[arg(long, hide = true)]
+    uncompressed: bool,
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
@@ -63,7 +66,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let output = args.output.clone().unwrap_or_else(|| workspace::root().join(name));
     fs::create_dir_all(output.parent().context("the package has no directory")?)?;
     let mut build = Command::new("dpkg-deb");
-    build.args(["--root-owner-group", "-Zxz", "-z3", "--build"]).arg(package.path()).arg(&output);
+    let compression = if args.uncompressed { "-Znone" } else { "-Zxz" };
+    build.args(["--root-owner-group", compression, "--build"]).arg(package.path()).arg(&output);
     command::output(build.env("SOURCE_DATE_EPOCH", epoch.to_string()))?;
     println!("deb: {} ({} MiB)", output.display(), fs::metadata(&output)?.len().div_ceil(1 << 20));
     Ok(())
