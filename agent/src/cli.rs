@@ -326,6 +326,9 @@ pub(crate) struct ReadyArgs {
     /// Ask only whether it runs
     #[arg(long)]
     pub live: bool,
+    /// Wait until the agent that answers is this process; exit status 2 if that ends before
+    #[arg(long, value_name = "PID")]
+    pub process: Option<i32>,
     #[command(flatten)]
     pub admin: AdminSocket,
 }

@@ -31,6 +31,7 @@ mod scrape;
 mod serving;
 mod state;
 mod status;
+mod supervisor;
 mod telemetry;
 mod tenure;
 mod withheld;

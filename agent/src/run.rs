@@ -31,6 +31,7 @@ use crate::ignored_options::ignored_options;
 use crate::panics;
 use crate::plane::{Plane, forwarding_addresses, node_addresses};
 use crate::process;
+use crate::supervisor;
 use crate::telemetry;
 use crate::tenure::Tenure;
 
@@ -194,6 +195,7 @@ where
     let mut endpoints = server::serve(admin, sockets);
     let mut chores = plane.chores();
     chores.spawn(health_checks::answer(state, plane.clone()));
+    chores.spawn(announce(plane.clone()));
     let mut hangup = signal(SignalKind::hangup()).context("cannot take SIGHUP")?;
     let mut applying = tokio::spawn(async move { applier.run().await });
     let mut signals = Signals::new()?;
@@ -202,6 +204,7 @@ where
         tokio::select! {
             signal = signals.next() => {
                 tracing::info!("{signal}: draining");
+                supervisor::stopping();
                 break match *plane.tenure().borrow() {
                     Tenure::Awaited => End::Unneeded,
                     Tenure::Due | Tenure::Held | Tenure::Over => End::Stopped,
@@ -209,6 +212,8 @@ where
             }
             successor = &mut successor => {
                 tracing::info!("another agent has taken over: draining");
+                // Before it hears that this one is done: it then says that it is ready.
+                successor.process().into_iter().for_each(supervisor::succeeded_by);
                 break End::Succeeded(successor, signals);
             }
             _ = hangup.recv() => hang_up(),
@@ -235,6 +240,11 @@ where
     tokio::join!(resign, drain);
     tracing::info!("stopped");
     Ok(end)
+}
+
+async fn announce(plane: Plane) {
+    plane.serves().await;
+    supervisor::ready();
 }
 
 /// The node's kubelet starts a container again that ends by itself, and the new agent would take

@@ -95,7 +95,7 @@ fn tags(args: &Args) -> Vec<String> {
 
 /// Debug information is nine tenths of the program; function names, which back traces show, are
 /// kept.
-fn strip(program: &Path) -> Result<PathBuf> {
+pub(crate) fn strip(program: &Path) -> Result<PathBuf> {
     let name = program.file_name().context("the program has no name")?;
     let place = workspace::root().join("target/image").join(name);
     fs::create_dir_all(place.parent().unwrap_or(&place))?;
@@ -115,14 +115,27 @@ fn refuse_unlisted(program: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A program that names an interpreter needs files that the image lacks.
 fn refuse_dynamic(program: &Path) -> Result<()> {
+    match linkage(program)? {
+        Linkage::Static => Ok(()),
+        Linkage::Dynamic => {
+            bail!("{} is linked dynamically; build it with `cargo xtask image`", program.display())
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Linkage {
+    Static,
+    /// It names an interpreter, and needs files that it does not bring.
+    Dynamic,
+}
+
+pub(crate) fn linkage(program: &Path) -> Result<Linkage> {
     let bytes = fs::read(program).with_context(|| format!("no program at {}", program.display()))?;
     let file = ElfFile64::<object::Endianness>::parse(&*bytes).context("the program is not ELF")?;
     let is_interpreter =
-        |header: &&object::elf::ProgramHeader64<_>| header.p_type(file.endian()) == object::elf::PT_INTERP;
-    if file.elf_program_headers().iter().any(|header| is_interpreter(&header)) {
-        bail!("{} is linked dynamically; build it with `cargo xtask image`", program.display());
-    }
-    Ok(())
+        |header: &object::elf::ProgramHeader64<_>| header.p_type(file.endian()) == object::elf::PT_INTERP;
+    let is_dynamic = file.elf_program_headers().iter().any(is_interpreter);
+    Ok(if is_dynamic { Linkage::Dynamic } else { Linkage::Static })
 }

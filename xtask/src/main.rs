@@ -6,6 +6,7 @@ mod build_ebpf;
 mod ci;
 mod codegen;
 mod dashboards;
+mod deb;
 mod debian;
 mod demo;
 mod deny;
@@ -57,6 +58,8 @@ enum Command {
     Image(image::Args),
     /// Push image, list of its parts and chart to a registry, signed
     Publish(publish::Args),
+    /// Build the agent's Debian package: program, systemd unit, manual pages
+    Deb(deb::Args),
     /// Attack the agent as clients and backends may, and say what came of it
     #[command(disable_help_flag = true)]
     Attack(Arguments),
@@ -89,6 +92,7 @@ fn main() -> Result<()> {
         Command::Release(args) => release::run(&args),
         Command::Image(args) => image::run(&args),
         Command::Publish(args) => publish::run(&args),
+        Command::Deb(args) => deb::run(&args),
         Command::Attack(given) => pass_on::ATTACK.run(&given),
         Command::Bench(given) => pass_on::BENCH.run(&given),
         Command::Cluster(given) => pass_on::CLUSTER.run(&given),

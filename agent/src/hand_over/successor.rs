@@ -187,6 +187,12 @@ impl Successor {
         }
     }
 
+    /// Its number, if it is of this process namespace.
+    pub(crate) fn process(&self) -> Option<u32> {
+        let pid = self.conversation.stream.peer_cred().ok()?.pid()?;
+        u32::try_from(pid).ok().filter(|pid| *pid != 0)
+    }
+
     /// Returns when it has ended.
     pub(crate) async fn ended(&mut self) {
         self.conversation.ended().await;

@@ -38,6 +38,7 @@ pages! {
     tls "tls"
     troubleshooting "troubleshooting"
     upgrade "upgrade"
+    virtual_machines "virtual-machines"
 }
 
 #[test]

@@ -33,6 +33,7 @@ pub const TOOLS: &[Tool] = &[
     tool("openssl", "openssl"),
     tool("curl", "curl"),
     tool("python3", "python3"),
+    tool("systemd-analyze", "systemd"),
 ];
 
 /// Tools that a node of the test cluster runs. The CNI plugins are in no PATH.
