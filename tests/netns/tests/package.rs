@@ -253,7 +253,7 @@ fn built(directory: &Path) -> Result<[PathBuf; 2]> {
         let output = directory.join(name);
         let mut build = Command::new(&xtask);
         build
-            .args(["deb", "--binary"])
+            .args(["deb", "--uncompressed", "--binary"])
             .arg(&agent)
             .arg("--output")
             .arg(&output)
