@@ -81,7 +81,7 @@ pub(crate) fn hint(batch: &Batch) -> Option<String> {
     ))
 }
 
-/// `5 annotations: 3 became, 1 differs, 1 CLOSED`
+/// `3 became, 1 differs, 1 CLOSED`
 fn summary(differences: &[Difference]) -> String {
     let mut counts = BTreeMap::<_, usize>::new();
     for difference in differences {
@@ -137,9 +137,29 @@ fn convert(manifests: &[Value], options: &Options) -> Converted {
         objects = listeners.objects(&world, options, &mut report);
     }
     objects.extend(written);
+    tell_of_the_rest(&world, &mut report);
     report.sort();
     report.dedup();
     Converted { objects, differences: report }
+}
+
+/// Annotations that are part of what others became.
+fn tell_of_the_rest(world: &World, report: &mut Vec<Difference>) {
+    let told: BTreeSet<_> = report.iter().map(|it| (it.ingress.clone(), it.subject.clone())).collect();
+    for ingress in &world.ingresses {
+        let own = ingress.annotations.keys().filter_map(|name| name.strip_prefix(ingress::PREFIX));
+        for annotation in own.filter(|annotation| !told.contains(&(ingress.key(), (*annotation).to_owned())))
+        {
+            let (outcome, text) = match ingress.get(annotation) {
+                None | Some("false") => (Outcome::NotNeeded, "it is off"),
+                Some(_) if ingress.is_canary() && !annotation.starts_with("canary") => {
+                    (Outcome::NotNeeded, "without effect in a canary, as before")
+                }
+                Some(_) => (Outcome::Became, "part of the routes, filters and policies of its Ingress"),
+            };
+            report.push(Difference::new(&ingress.key(), annotation, outcome, text));
+        }
+    }
 }
 
 /// Lets objects of one namespace refer to one object of another.

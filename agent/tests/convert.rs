@@ -78,7 +78,8 @@ fn check_finds_nothing_in_what_comes_out() {
             if input.contains(&format!("name: {name},")) {
                 continue;
             }
-            let mut made = json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": name, "namespace": namespace}});
+            let mut made =
+                json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": name, "namespace": namespace}});
             if kind == "ConfigMap" {
                 made["data"] = json!({"ca.crt": certificate});
             } else {
@@ -129,7 +130,10 @@ fn serve(case: &str, services: &[(&str, &str, &'static str)]) -> Agent {
     let input = input(&case);
     let arguments = ["convert", "-", "--http-port", "8080", "--https-port", "8443"];
     let written = text(&portcullis(&arguments, &input).stdout);
-    let written = written.replace("gatewayClassName: portcullis", "gatewayClassName: portcullis\n  addresses: [{value: ADDRESS}]");
+    let written = written.replace(
+        "gatewayClassName: portcullis",
+        "gatewayClassName: portcullis\n  addresses: [{value: ADDRESS}]",
+    );
     let given = input.split("---\n").filter(|document| !document.contains("kind: Ingress"));
     let mut all = given.fold(written, |all, document| format!("{all}---\n{document}"));
     for (namespace, service, port_name) in services {
@@ -178,7 +182,13 @@ fn paths_are_rewritten() {
     let agent = serve("rewrite", &services);
     let sent = get(&agent, "api.example.com", "/cart/head", "");
     assert!(sent.contains("get /head http/1.1"), "{sent}");
-    for (path, body) in [("/cart", "cart"), ("/CART/1?a=b", "cart"), ("/users/7", "users"), ("/docs/a", "site"), ("/x", "site")] {
+    for (path, body) in [
+        ("/cart", "cart"),
+        ("/CART/1?a=b", "cart"),
+        ("/users/7", "users"),
+        ("/docs/a", "site"),
+        ("/x", "site"),
+    ] {
         let answer = get(&agent, "api.example.com", path, "");
         assert!(answer.ends_with(body), "{path}: {answer}");
     }

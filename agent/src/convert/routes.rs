@@ -90,7 +90,12 @@ impl Routes<'_> {
             let key = self.world.ingresses[location.ingress].key();
             self.report.push(Difference::new(&key, "force-ssl-redirect", Outcome::Closed, format!("{host} has no certificate here: name a Secret in spec.tls, as TLS has to end at the Gateway")));
         }
-        lacks || clients || forced.is_some()
+        // A server's snippet is for all Ingresses of the host.
+        let snippet = |annotation| {
+            let mut all = server.locations.iter().map(|location| &self.world.ingresses[location.ingress]);
+            all.any(|ingress| ingress.get(annotation).is_some())
+        };
+        lacks || clients || forced.is_some() || snippet("server-snippet") || snippet("auth-tls-match-cn")
     }
 
     /// True if requests without TLS are served, not redirected.
@@ -264,7 +269,7 @@ impl Routes<'_> {
         }
         for (number, (host, _)) in (1..).zip(&ingress.rules) {
             let other = host.strip_prefix("www.").map_or_else(|| format!("www.{host}"), str::to_owned);
-            if host.is_empty() || self.servers.contains_key(&other) {
+            if host.is_empty() || host.starts_with('*') || self.servers.contains_key(&other) {
                 continue;
             }
             let mut parents = vec![self.http_parent(ingress)];

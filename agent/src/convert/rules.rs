@@ -58,7 +58,7 @@ impl Source<'_> {
         let ingress = &self.world.ingresses[self.ingress];
         let paths = self.matches(location);
         self.tell_of_path(location, report);
-        let main = self.backend(location.backend.as_ref(), &location.path, report);
+        let main = self.backend(location.backend.as_ref(), &location.path, Outcome::Closed, report);
         if self.closed || self.terms.closed || (main.is_none() && self.terms.redirect.is_none()) {
             let name = format!("{}-closed", ingress.name);
             let response =
@@ -83,7 +83,7 @@ impl Source<'_> {
             body
         };
         let canary = location.canary.as_ref().and_then(|(index, backend)| {
-            Some((*index, self.backend(Some(backend), &location.path, report)?))
+            Some((*index, self.backend(Some(backend), &location.path, Outcome::Lost, report)?))
         });
         let Some((index, canary)) = canary else { return vec![rule(&paths, None, with(json!([main])))] };
         let mut rules: Vec<_> = self
@@ -183,7 +183,13 @@ impl Source<'_> {
         }
     }
 
-    fn backend(&self, backend: Option<&Backend>, path: &str, report: &mut Vec<Difference>) -> Option<Value> {
+    fn backend(
+        &self,
+        backend: Option<&Backend>,
+        path: &str,
+        missing: Outcome,
+        report: &mut Vec<Difference>,
+    ) -> Option<Value> {
         let ingress = &self.world.ingresses[self.ingress];
         let port = match backend {
             None => Err("its backend is no Service: route it to one".to_owned()),
@@ -193,7 +199,7 @@ impl Source<'_> {
             Ok((port, _)) => Some(json!({"name": backend?.service, "port": port})),
             Err(_) if self.terms.redirect.is_some() => None,
             Err(text) => {
-                report.push(Difference::new(&ingress.key(), path, Outcome::Closed, text));
+                report.push(Difference::new(&ingress.key(), path, missing, text));
                 None
             }
         }

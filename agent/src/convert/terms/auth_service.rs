@@ -42,7 +42,7 @@ impl Reading<'_> {
         );
         let service = format!("{namespace}/{}", backend.service);
         if is_oauth2_proxy {
-            self.differs("auth-url", format!("TrafficPolicy externalAuth of {service}: start oauth2-proxy with --upstream=static://200 --reverse-proxy, it is asked for the request's own path (docs/external-auth.md)"));
+            self.differs("auth-url", format!("TrafficPolicy externalAuth of {service}: start oauth2-proxy with --upstream=static://200 --reverse-proxy --ping-path=/oauth2/ping --ready-path=/oauth2/ready, it is asked for the request's own path (docs/external-auth.md)"));
         } else {
             self.differs("auth-url", format!("TrafficPolicy externalAuth of {service}: it is asked for {path} followed by the request's path, and only 200 lets pass"));
         }
