@@ -240,7 +240,7 @@ pub(crate) struct CheckArgs {
 
 #[derive(Args)]
 pub(crate) struct ConvertArgs {
-    /// Manifests of Ingresses, and of the Services, Secrets and ConfigMaps that they refer to: files,
+    /// Manifests of Ingresses, and of Services, Secrets and ConfigMaps that they refer to: files,
     /// directories or - for standard input
     #[arg(required = true, value_name = "FILE")]
     pub filename: Vec<PathBuf>,

@@ -1,7 +1,7 @@
 //! `portcullis convert` as operators call it. Each case is a folder of `tests/convert` with the
-//! Ingresses of a chart or a tutorial in `in.yaml`, and in `out.yaml` what they become, with the
-//! differences as comments; `PORTCULLIS_BLESS=1` writes it anew. What comes out goes through
-//! `check`, and some of it is served.
+//! Ingresses of a chart or a tutorial in `in.yaml`, what they become in `out.yaml`, and the
+//! differences in `differences.txt`; `PORTCULLIS_BLESS=1` writes both anew. What comes out goes
+//! through `check`, and some of it is served.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should say so and stop")]
 
@@ -51,13 +51,18 @@ fn input(case: &Path) -> String {
 fn outputs_are_as_expected() {
     let mut failures = Vec::new();
     for case in cases() {
-        let actual = transcript(&portcullis(&["convert", "-"], &input(&case)));
-        let path = case.join("out.yaml");
-        if std::env::var_os("PORTCULLIS_BLESS").is_some() {
-            fs::write(&path, &actual).unwrap();
-        }
-        if fs::read_to_string(&path).unwrap_or_default() != actual {
-            failures.push(format!("{}:\n{actual}", case.display()));
+        let output = portcullis(&["convert", "-"], &input(&case));
+        let table: String =
+            text(&output.stderr).lines().map(|line| format!("{}\n", line.trim_end())).collect();
+        let table = format!("{table}exit status {}\n", output.status.code().unwrap());
+        for (name, actual) in [("out.yaml", text(&output.stdout)), ("differences.txt", table)] {
+            let path = case.join(name);
+            if std::env::var_os("PORTCULLIS_BLESS").is_some() {
+                fs::write(&path, &actual).unwrap();
+            }
+            if fs::read_to_string(&path).unwrap_or_default() != actual {
+                failures.push(format!("{}:\n{actual}", path.display()));
+            }
         }
     }
     assert!(failures.is_empty(), "{}", failures.join("\n"));
@@ -124,7 +129,7 @@ fn check_says_that_ingresses_are_not_served() {
     assert!(complaints.contains("CLOSED"), "{complaints}");
 }
 
-/// What the Ingresses of a case are served as, with backends that answer with their Service's name.
+/// An agent that serves what a case becomes, with backends that answer with names.
 fn serve(case: &str, services: &[(&str, &str, &'static str)]) -> Agent {
     let case = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/convert").join(case);
     let input = input(&case);

@@ -3,12 +3,12 @@
 
 use Fate::{Lost, NotNeeded, Protects, Read};
 
-/// What becomes of an annotation.
+/// The fate of an annotation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     /// Another module translates it, and says what it became.
     Read,
-    /// What it asks for is so without it.
+    /// It asks for something that is so without it.
     NotNeeded(&'static str),
     /// Without effect from now on.
     Lost(&'static str),

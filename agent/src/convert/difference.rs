@@ -1,4 +1,4 @@
-//! What became of each annotation, for people.
+//! The outcome of each annotation, for people.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ pub(super) enum Outcome {
     Differs,
     NotNeeded,
     Lost,
-    /// What it protects is closed.
+    /// The paths that it protects are closed.
     Closed,
 }
 

@@ -1,22 +1,37 @@
-//! Paths as ingress-nginx matches them, as matches of HTTPRoutes, and what `rewrite-target` makes of
-//! them.
+//! Paths as ingress-nginx matches them, as matches of HTTPRoutes, and what `rewrite-target` makes
+//! of them.
 
 use serde_json::{Value, json};
 
 use super::ingress::PathKind;
 
+/// The form in which a host's paths are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Style {
+    Plain,
+    Expressions,
+}
+
+/// Of paths that go on in the segment in which a text ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Breadth {
+    Segments,
+    /// They are taken as before, since what protects the text protects them.
+    Kept,
+}
+
 /// The matches of a path. In a host with regular expressions all paths are such, in any case, and
 /// the longer text goes first, as HTTPRoutes order expressions.
-pub(super) fn matches(path: &str, kind: PathKind, in_regex_host: bool, protected: bool) -> Vec<Value> {
+pub(super) fn matches(path: &str, kind: PathKind, style: Style, breadth: Breadth) -> Vec<Value> {
     if path == "/" && kind != PathKind::Exact {
         return vec![path_match("PathPrefix", "/")];
     }
-    if in_regex_host {
+    if style == Style::Expressions {
         return vec![path_match("RegularExpression", &format!("(?i){}.*", path.trim_start_matches('^')))];
     }
     match kind {
         PathKind::Exact => vec![path_match("Exact", path)],
-        PathKind::Text if protected && !path.ends_with('/') => {
+        PathKind::Text if breadth == Breadth::Kept && !path.ends_with('/') => {
             // What begins with this text and goes on in the same segment is protected, too.
             vec![
                 path_match("PathPrefix", path),
@@ -103,11 +118,11 @@ mod tests {
 
     #[test]
     fn what_is_protected_is_not_narrower_than_it_was() {
-        let of = |protected| matches("/ad.min", PathKind::Text, false, protected);
-        assert_eq!(of(false), [path_match("PathPrefix", "/ad.min")]);
-        assert_eq!(of(true)[1], path_match("RegularExpression", r"/ad\.min[^/].*"));
+        let of = |breadth| matches("/ad.min", PathKind::Text, Style::Plain, breadth);
+        assert_eq!(of(Breadth::Segments), [path_match("PathPrefix", "/ad.min")]);
+        assert_eq!(of(Breadth::Kept)[1], path_match("RegularExpression", r"/ad\.min[^/].*"));
         assert_eq!(
-            matches("/a", PathKind::Exact, true, false),
+            matches("/a", PathKind::Exact, Style::Expressions, Breadth::Segments),
             [path_match("RegularExpression", "(?i)/a.*")]
         );
     }

@@ -56,7 +56,7 @@ impl Routes<'_> {
         for (rules, hosts) in groups {
             self.http_routes(index, &hosts, rules, &mut routes);
         }
-        self.to_https(index);
+        self.redirects_to_https(index);
         self.passed_on(index);
         self.www(index);
         for (name, spec) in filters {
@@ -163,7 +163,7 @@ impl Routes<'_> {
         self.objects.push(route);
     }
 
-    fn to_https(&mut self, index: usize) {
+    fn redirects_to_https(&mut self, index: usize) {
         let ingress = &self.world.ingresses[index];
         let mut redirect = json!({"scheme": "https", "statusCode": 308});
         if self.options.https_port != 443 {

@@ -5,11 +5,11 @@ use serde_json::{Value, json};
 
 use super::difference::{Difference, Outcome};
 use super::ingress::{Backend, PathKind, World};
-use super::paths;
+use super::paths::{self, Breadth, Style};
 use super::servers::{Location, Server};
 use super::terms::{Terms, protects};
 
-/// What rules are made from.
+/// The material of rules.
 pub(super) struct Source<'a> {
     pub world: &'a World,
     pub server: &'a Server,
@@ -50,8 +50,9 @@ impl Source<'_> {
 
     pub(super) fn matches(&self, location: &Location) -> Vec<Value> {
         let ingress = &self.world.ingresses[self.ingress];
-        let in_regex_host = self.server.is_regex(self.world);
-        paths::matches(&location.path, location.kind, in_regex_host, protects(ingress))
+        let style = if self.server.is_regex(self.world) { Style::Expressions } else { Style::Plain };
+        let breadth = if protects(ingress) { Breadth::Kept } else { Breadth::Segments };
+        paths::matches(&location.path, location.kind, style, breadth)
     }
 
     fn path(&self, location: &Location, filters: &mut Filters, report: &mut Vec<Difference>) -> Vec<Value> {
@@ -218,7 +219,7 @@ impl Source<'_> {
                     "an expression without regard to case that takes what begins with it, as ingress-nginx had it because of use-regex or rewrite-target at the host",
                 );
             }
-        } else if location.kind == PathKind::Text && !location.path.ends_with('/') {
+        } else if location.kind == PathKind::Text && !location.path.ends_with('/') && !protects(ingress) {
             tell("PathPrefix: whole segments, where ingress-nginx took all that begins with it");
         }
     }

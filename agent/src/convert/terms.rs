@@ -1,4 +1,4 @@
-//! What the annotations of one Ingress ask for, as parts of rules and policies. Each file has one
+//! The wishes of one Ingress' annotations, as parts of rules and policies. Each file has one
 //! group of annotations.
 
 mod access;
@@ -95,7 +95,7 @@ impl<'a> Reading<'a> {
         self.say(annotation, Outcome::Lost, text);
     }
 
-    /// What an annotation protects is answered 503 until its owner has done what the text says.
+    /// Paths that an annotation protects are answered 503 until its owner does what the text says.
     fn close(&mut self, annotation: &str, text: impl Into<String>) {
         self.terms.closed = true;
         self.say(annotation, Outcome::Closed, text);

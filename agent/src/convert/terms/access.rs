@@ -1,4 +1,4 @@
-//! Who may come, and how often: lists of addresses, passwords, certificates of clients, limits.
+//! Clients that may come, and how often: lists of addresses, passwords, certificates, limits.
 
 use std::net::IpAddr;
 
