@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::cli::{CheckArgs, CheckFormat, Show};
 use crate::findings::{Finding, findings, summary};
-use crate::{offline, output};
+use crate::{convert, offline, output};
 
 pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode> {
     let format = match (args.show, args.output) {
@@ -57,6 +57,7 @@ fn report(args: &CheckArgs, print: fn(&[Finding])) -> Result<ExitCode> {
     let translated: Translated = offline::translate(&args.input.filename, &args.input.settings);
     let objects: Vec<Value> = translated.with_statuses();
     let findings = findings(&translated, &objects);
+    convert::hint(&translated.batch).iter().for_each(|line| output::error(line));
     print(&findings);
     output::text(&format!("{}\n", escaped(&summary(&objects, &findings))));
     Ok(exit_code(translated.validity()))

@@ -37,6 +37,10 @@ pub(crate) enum Command {
     ///
     /// Exit status: 0 all is well, 1 some object has a problem, 2 input cannot be read.
     Check(CheckArgs),
+    /// Write what serves the Ingresses of ingress-nginx here, and list what differs (offline)
+    ///
+    /// Exit status: 0 all that protects is kept, 1 something is closed, 2 input cannot be read.
+    Convert(ConvertArgs),
     /// Show the statuses of a running agent's objects
     Status(StatusArgs),
     /// List routes in the order they are matched: listener, host, match, rule, backends
@@ -232,6 +236,28 @@ pub(crate) struct CheckArgs {
     /// Format of the output [default: of statuses a table of what is not well, else YAML]
     #[arg(short, long, value_enum)]
     pub output: Option<CheckFormat>,
+}
+
+#[derive(Args)]
+pub(crate) struct ConvertArgs {
+    /// Manifests of Ingresses, and of Services, Secrets and ConfigMaps that they refer to: files,
+    /// directories or - for standard input
+    #[arg(required = true, value_name = "FILE")]
+    pub filename: Vec<PathBuf>,
+    /// The Gateway to write
+    #[arg(long, value_name = "NAMESPACE/NAME", default_value = "default/web")]
+    pub gateway: String,
+    /// Its port of HTTP
+    #[arg(long, value_name = "N", default_value_t = 80)]
+    pub http_port: u16,
+    /// Its port of HTTPS
+    #[arg(long, value_name = "N", default_value_t = 443)]
+    pub https_port: u16,
+    #[command(flatten)]
+    pub limits: InputLimits,
+    /// Format of the objects
+    #[arg(short, long, value_enum, default_value_t)]
+    pub output: Format,
 }
 
 #[derive(Args)]

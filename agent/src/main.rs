@@ -10,6 +10,7 @@ mod check;
 mod cleanup;
 mod cli;
 mod cluster;
+mod convert;
 mod expiry;
 mod findings;
 mod forwarding;
@@ -63,6 +64,7 @@ fn run(command: Command) -> Result<ExitCode> {
     match command {
         Command::Run(args) => run::run(&args),
         Command::Check(args) => check::run(&args),
+        Command::Convert(args) => convert::run(&args),
         Command::Status(args) => status::run(&args, &Agent::at_socket(args.admin.path())?),
         Command::Routes(args) => inspect::routes(&args, &Agent::at_socket(args.from.admin.path())?),
         Command::Explain(args) => inspect::explain(&args, &Agent::at_socket(args.from.admin.path())?),

@@ -198,7 +198,11 @@ fn a_name_leads_where_it_may_lead_and_nowhere_else() {
         assert_eq!(internet.status(), 503);
     }
     let without_address = || agent.metric("portcullis_external_hosts_without_address ");
-    until(SOON, || Ok(ensure!(without_address()? == 1.0))).unwrap();
+    until(SOON, || {
+        ensure!(without_address()? == 1.0);
+        Ok(())
+    })
+    .unwrap();
     // One of several may be where it may be: it alone is used.
     dns.set(&[&forbidden[..], &[HOST]].concat());
     until(SOON, || internet.answers(200)).unwrap();

@@ -27,6 +27,7 @@ pages! {
     delegation "delegation"
     external_dns "external-dns"
     first_gateway "first-gateway"
+    from_ingress_nginx "from-ingress-nginx"
     grpc "grpc"
     load_balancers "load-balancers"
     mtls "mtls"

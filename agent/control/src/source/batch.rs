@@ -15,6 +15,8 @@ use super::dir::disk;
 use super::document::{self, Document};
 use super::{Effect, InputProblem};
 
+const OF_INGRESSES: [&str; 5] = ["Ingress", "IngressClass", "Service", "Secret", "ConfigMap"];
+
 /// Everything that was read.
 #[derive(Debug, Default)]
 pub struct Batch {
@@ -22,6 +24,8 @@ pub struct Batch {
     pub problems: Vec<InputProblem>,
     /// Kinds that translation does not use: `apps/v1 Deployment`.
     pub ignored: BTreeSet<String>,
+    /// Ingresses and what they refer to, as written: what `convert` translates.
+    pub written: Vec<Value>,
     /// The position of an object's first definition.
     positions: HashMap<ObjectKey, usize>,
 }
@@ -107,6 +111,9 @@ impl Batch {
 
     fn manifest(&mut self, file: &Arc<str>, line: usize, manifest: Value) {
         let head = head(&manifest);
+        if head.get("kind").and_then(Value::as_str).is_some_and(|kind| OF_INGRESSES.contains(&kind)) {
+            self.written.push(manifest.clone());
+        }
         let object = match admit(manifest) {
             Admission::Admitted { object, unknown_fields } => {
                 for field in unknown_fields {

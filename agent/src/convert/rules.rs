@@ -1,0 +1,250 @@
+//! The rules of one Ingress at one host: its paths, canaries beside them, and what refuses where
+//! something that protects is missing.
+
+use serde_json::{Value, json};
+
+use super::difference::{Difference, Outcome};
+use super::ingress::{Backend, PathKind, World};
+use super::paths::{self, Breadth, Style};
+use super::servers::{Location, Server};
+use super::terms::{Terms, protects};
+
+/// The material of rules.
+pub(super) struct Source<'a> {
+    pub world: &'a World,
+    pub server: &'a Server,
+    /// Index of the Ingress, and its terms.
+    pub ingress: usize,
+    pub terms: &'a Terms,
+    /// All of the host is closed.
+    pub closed: bool,
+}
+
+/// RouteFilters of one Ingress: name and spec.
+pub(super) type Filters = Vec<(String, Value)>;
+
+/// A match of a header field.
+type Condition = Option<Value>;
+
+impl Source<'_> {
+    /// By path. RouteFilters that they refer to are added.
+    pub(super) fn rules(&self, filters: &mut Filters, report: &mut Vec<Difference>) -> Vec<Vec<Value>> {
+        let ingress = &self.world.ingresses[self.ingress];
+        let mut rules = Vec::new();
+        let own = || self.server.locations.iter().filter(|location| location.ingress == self.ingress);
+        if let Some(root) = ingress.get("app-root").filter(|_| !self.closed && !self.terms.closed) {
+            let redirect =
+                json!({"path": {"type": "ReplaceFullPath", "replaceFullPath": root}, "statusCode": 302});
+            let filter = json!({"type": "RequestRedirect", "requestRedirect": redirect});
+            rules.push(vec![
+                json!({"matches": [{"path": {"type": "Exact", "value": "/"}}], "filters": [filter]}),
+            ]);
+            report.push(Difference::new(&ingress.key(), "app-root", Outcome::Became, "RequestRedirect of /"));
+        }
+        for location in own() {
+            let of_path = self.path(location, filters, report);
+            rules.push(of_path);
+        }
+        rules
+    }
+
+    pub(super) fn matches(&self, location: &Location) -> Vec<Value> {
+        let ingress = &self.world.ingresses[self.ingress];
+        let style = if self.server.is_regex(self.world) { Style::Expressions } else { Style::Plain };
+        let breadth = if protects(ingress) { Breadth::Kept } else { Breadth::Segments };
+        paths::matches(&location.path, location.kind, style, breadth)
+    }
+
+    fn path(&self, location: &Location, filters: &mut Filters, report: &mut Vec<Difference>) -> Vec<Value> {
+        let ingress = &self.world.ingresses[self.ingress];
+        let paths = self.matches(location);
+        self.tell_of_path(location, report);
+        let main = self.backend(location.backend.as_ref(), &location.path, Outcome::Closed, report);
+        if self.closed || self.terms.closed || (main.is_none() && self.terms.redirect.is_none()) {
+            let name = format!("{}-closed", ingress.name);
+            let response =
+                json!({"statusCode": 503, "body": "This path is closed until its protection is in place.\n"});
+            add(filters, &name, json!({"type": "DirectResponse", "directResponse": response}));
+            return vec![rule(&paths, None, json!({"filters": [extension(&name)]}))];
+        }
+        if let Some(redirect) = &self.terms.redirect {
+            let filter = json!({"type": "RequestRedirect", "requestRedirect": redirect});
+            return vec![rule(&paths, None, json!({"filters": [filter]}))];
+        }
+        let mut body = json!(self.terms.rule);
+        let mut own = self.terms.filters.clone();
+        own.extend(self.rewrite(location, filters, report));
+        if !own.is_empty() {
+            body["filters"] = json!(own);
+        }
+        let main = main.unwrap_or_default();
+        let with = |backends: Value| {
+            let mut body = body.clone();
+            body["backendRefs"] = backends;
+            body
+        };
+        let canary = location.canary.as_ref().and_then(|(index, backend)| {
+            Some((*index, self.backend(Some(backend), &location.path, Outcome::Lost, report)?))
+        });
+        let Some((index, canary)) = canary else { return vec![rule(&paths, None, with(json!([main])))] };
+        let mut rules: Vec<_> = self
+            .conditions(index, report)
+            .into_iter()
+            .map(|(condition, new)| rule(&paths, condition, with(json!([if new { &canary } else { &main }]))))
+            .collect();
+        let number = |annotation: &str| self.world.ingresses[index].get(annotation)?.parse::<u32>().ok();
+        let total = number("canary-weight-total").unwrap_or(100).clamp(1, 1_000_000);
+        let weight = number("canary-weight").unwrap_or(0).min(total);
+        let weighted = |backend: &Value, weight: u32| {
+            let mut backend = backend.clone();
+            backend["weight"] = json!(weight);
+            backend
+        };
+        let all = if weight == 0 {
+            json!([main])
+        } else {
+            json!([weighted(&main, total - weight), weighted(&canary, weight)])
+        };
+        if weight > 0 {
+            let text = format!("weights {} and {weight}", total - weight);
+            report.push(Difference::new(
+                &self.world.ingresses[index].key(),
+                "canary-weight",
+                Outcome::Became,
+                text,
+            ));
+        }
+        rules.push(rule(&paths, None, with(all)));
+        rules
+    }
+
+    /// Conditions of a canary in their order, and true if what meets them goes to the new version.
+    fn conditions(&self, index: usize, report: &mut Vec<Difference>) -> Vec<(Condition, bool)> {
+        let canary = &self.world.ingresses[index];
+        let mut conditions = Vec::new();
+        let mut tell = |annotation, outcome, text: &str| {
+            report.push(Difference::new(&canary.key(), annotation, outcome, text))
+        };
+        if let Some(name) = canary.get("canary-by-header") {
+            let header = |kind: &str, value: &str| Some(json!({"type": kind, "name": name, "value": value}));
+            if let Some(value) = canary.get("canary-by-header-value") {
+                conditions.push((header("Exact", value), true));
+            } else if let Some(pattern) = canary.get("canary-by-header-pattern") {
+                conditions.push((header("RegularExpression", &format!(".*(?:{pattern}).*")), true));
+                tell(
+                    "canary-by-header-pattern",
+                    Outcome::Differs,
+                    "a header match; without look-around and back-references",
+                );
+            } else {
+                conditions.push((header("Exact", "always"), true));
+                conditions.push((header("Exact", "never"), false));
+            }
+            tell("canary-by-header", Outcome::Became, "rules with header matches");
+        }
+        if let Some(name) = canary.get("canary-by-cookie") {
+            for (value, new) in [("always", true), ("never", false)] {
+                let pattern = format!("(?:.*;\\s*)?{name}={value}(?:\\s*;.*)?");
+                conditions.push((
+                    Some(json!({"type": "RegularExpression", "name": "Cookie", "value": pattern})),
+                    new,
+                ));
+            }
+            tell("canary-by-cookie", Outcome::Became, "rules with matches of the field Cookie");
+        }
+        conditions
+    }
+
+    fn rewrite(
+        &self,
+        location: &Location,
+        filters: &mut Filters,
+        report: &mut Vec<Difference>,
+    ) -> Option<Value> {
+        let ingress = &self.world.ingresses[self.ingress];
+        let target = ingress.get("rewrite-target")?;
+        match paths::rewrite(&location.path, target) {
+            Ok(rewrite) => {
+                let spec = json!({"type": "PathRewrite", "pathRewrite": rewrite});
+                let same = filters.iter().find(|(_, other)| *other == spec).map(|(name, _)| name.clone());
+                let name = same.unwrap_or_else(|| numbered(filters, &format!("{}-rewrite", ingress.name)));
+                add(filters, &name, spec);
+                report.push(Difference::new(
+                    &ingress.key(),
+                    "rewrite-target",
+                    Outcome::Became,
+                    "RouteFilter PathRewrite",
+                ));
+                Some(extension(&name))
+            }
+            Err(text) => {
+                report.push(Difference::new(&ingress.key(), "rewrite-target", Outcome::Lost, text));
+                None
+            }
+        }
+    }
+
+    fn backend(
+        &self,
+        backend: Option<&Backend>,
+        path: &str,
+        missing: Outcome,
+        report: &mut Vec<Difference>,
+    ) -> Option<Value> {
+        let ingress = &self.world.ingresses[self.ingress];
+        let port = match backend {
+            None => Err("its backend is no Service: route it to one".to_owned()),
+            Some(backend) => self.world.port(&ingress.namespace, backend),
+        };
+        match port {
+            Ok((port, _)) => Some(json!({"name": backend?.service, "port": port})),
+            Err(_) if self.terms.redirect.is_some() => None,
+            Err(text) => {
+                report.push(Difference::new(&ingress.key(), path, missing, text));
+                None
+            }
+        }
+    }
+
+    fn tell_of_path(&self, location: &Location, report: &mut Vec<Difference>) {
+        let ingress = &self.world.ingresses[self.ingress];
+        let mut tell =
+            |text: &str| report.push(Difference::new(&ingress.key(), &location.path, Outcome::Differs, text));
+        if location.path == "/" && location.kind != PathKind::Exact {
+            return;
+        }
+        if self.server.is_regex(self.world) {
+            if location.kind != PathKind::Text || !ingress.has_regex() {
+                tell(
+                    "an expression without regard to case that takes what begins with it, as ingress-nginx had it because of use-regex or rewrite-target at the host",
+                );
+            }
+        } else if location.kind == PathKind::Text && !location.path.ends_with('/') && !protects(ingress) {
+            tell("PathPrefix: whole segments, where ingress-nginx took all that begins with it");
+        }
+    }
+}
+
+fn rule(paths: &[Value], condition: Condition, mut body: Value) -> Value {
+    let matches = paths.iter().map(|path| match &condition {
+        Some(header) => json!({"path": path, "headers": [header]}),
+        None => json!({"path": path}),
+    });
+    body["matches"] = matches.collect();
+    body
+}
+
+fn extension(name: &str) -> Value {
+    json!({"type": "ExtensionRef", "extensionRef": {"group": "portcullis.dev", "kind": "RouteFilter", "name": name}})
+}
+
+fn add(filters: &mut Filters, name: &str, spec: Value) {
+    if !filters.iter().any(|(known, _)| known == name) {
+        filters.push((name.to_owned(), spec));
+    }
+}
+
+fn numbered(filters: &[(String, Value)], name: &str) -> String {
+    let count = filters.iter().filter(|(known, _)| known.starts_with(name)).count();
+    if count == 0 { name.to_owned() } else { format!("{name}-{}", count + 1) }
+}

@@ -1,0 +1,202 @@
+//! Clients that may come, and how often: lists of addresses, passwords, certificates, limits.
+
+use std::net::IpAddr;
+
+use serde_json::{Value, json};
+
+use super::super::snippet;
+use super::{Reading, list};
+
+/// Addresses or ranges in one list of a TrafficPolicy.
+const MOST_RANGES: usize = 128;
+
+impl Reading<'_> {
+    pub(super) fn access(&mut self) {
+        self.ranges("whitelist-source-range", "allow");
+        self.ranges("allowlist-source-range", "allow");
+        self.ranges("denylist-source-range", "deny");
+        self.passwords();
+        self.limits();
+        if self.get("satisfy") == Some("any") {
+            self.differs(
+                "satisfy",
+                "all have to be satisfied, the address and the credentials: fewer pass than before",
+            );
+        }
+        if let Some(snippet) = self.get("configuration-snippet") {
+            match snippet::fields(snippet) {
+                Ok(fields) => self.snippet(&fields),
+                Err(first) => {
+                    self.close(
+                        "configuration-snippet",
+                        format!("{first}: write what it does as filters and policies, and remove it"),
+                    );
+                }
+            }
+        }
+        for annotation in ["enable-modsecurity", "enable-owasp-core-rules", "modsecurity-snippet"] {
+            if self.get(annotation).is_some_and(|value| value != "false") {
+                self.close(annotation, "there is no ModSecurity: put a web application firewall in front or behind, and remove it");
+            }
+        }
+    }
+
+    fn ranges(&mut self, annotation: &str, field: &str) {
+        let Some(text) = self.get(annotation) else { return };
+        let ranges = list(text);
+        if let Some(wrong) = ranges.iter().find(|range| !is_range(range)) {
+            return self.close(annotation, format!("{wrong:?} is no address or range"));
+        }
+        if ranges.len() > MOST_RANGES {
+            return self.close(annotation, format!("a list has {MOST_RANGES} ranges at most: join some"));
+        }
+        self.terms.traffic.insert(field.to_owned(), json!(ranges));
+        self.became(annotation, format!("TrafficPolicy {field}; behind a load balancer, ListenerPolicy clientAddress or proxyProtocol names clients"));
+    }
+
+    fn passwords(&mut self) {
+        let Some(kind) = self.get("auth-type") else {
+            if self.get("auth-secret").is_some() {
+                self.say("auth-secret", super::Outcome::NotNeeded, "without auth-type it is without effect");
+            }
+            return;
+        };
+        let namespace = self.ingress.namespace.as_str();
+        let Some(secret) = self.get("auth-secret") else {
+            return self.close("auth-type", "there is no auth-secret");
+        };
+        let (of, secret) = secret.split_once('/').unwrap_or((namespace, secret));
+        if kind != "basic" {
+            return self.close("auth-type", format!("{kind} is not spoken: use basic over HTTPS"));
+        }
+        if of != namespace {
+            return self.close(
+                "auth-secret",
+                format!("a policy has Secrets of its own namespace only: copy {of}/{secret} to {namespace}"),
+            );
+        }
+        if self.get("auth-secret-type").is_some_and(|form| form != "auth-file") {
+            return self.close(
+                "auth-secret-type",
+                format!("write the users of Secret {secret} as one file `auth` of htpasswd -B"),
+            );
+        }
+        let basic = json!({"secretRef": {"name": secret, "key": "auth"}, "forward": true});
+        self.terms.traffic.insert("basic".to_owned(), basic);
+        self.became("auth-type", "TrafficPolicy basic");
+        match self.other_forms(secret) {
+            Some(0) => self.became("auth-secret", "TrafficPolicy basic.secretRef, key auth"),
+            Some(count) => self.close("auth-secret", format!("{count} users of Secret {secret} are in a form that is not read: make them by htpasswd -B")),
+            None => self.differs("auth-secret", format!("Secret {secret} is not given: its users have to be of htpasswd -B (or {{SHA}}), others close the policy")),
+        }
+    }
+
+    /// Users whose passwords are neither bcrypt nor SHA, if the Secret is in the input.
+    fn other_forms(&self, secret: &str) -> Option<usize> {
+        use base64::Engine as _;
+        let secret = self.world.object("Secret", &self.ingress.namespace, secret)?;
+        let plain = secret.pointer("/stringData/auth").and_then(Value::as_str).map(str::to_owned);
+        let encoded = || {
+            let bytes = base64::engine::general_purpose::STANDARD
+                .decode(secret.pointer("/data/auth")?.as_str()?)
+                .ok()?;
+            String::from_utf8(bytes).ok()
+        };
+        let file = plain.or_else(encoded).unwrap_or_default();
+        let is_read = |line: &&str| {
+            let hash = line.split_once(':').map_or("", |(_, hash)| hash);
+            ["$2y$", "$2a$", "$2b$", "{SHA}"].iter().any(|form| hash.starts_with(form))
+        };
+        Some(file.lines().filter(|line| !line.trim().is_empty()).filter(|line| !is_read(line)).count())
+    }
+
+    fn limits(&mut self) {
+        let multiplier =
+            self.get("limit-burst-multiplier").and_then(|it| it.parse::<u64>().ok()).unwrap_or(5);
+        let mut limits = Vec::new();
+        for (annotation, per) in [("limit-rps", "Second"), ("limit-rpm", "Minute")] {
+            let Some(text) = self.get(annotation) else { continue };
+            let Some(requests) = text.parse::<u64>().ok().filter(|it| (1..=100_000).contains(it)) else {
+                self.lost(annotation, "a limit is 1 to 100,000 requests");
+                continue;
+            };
+            let burst = requests.saturating_mul(multiplier).clamp(1, 100_000);
+            limits.push(
+                json!({"requests": requests, "per": per, "burst": burst, "key": {"type": "ClientAddress"}}),
+            );
+            self.differs(
+                annotation,
+                format!(
+                    "TrafficPolicy rateLimits, burst {burst}; over it 429 in place of 503, for each node"
+                ),
+            );
+        }
+        if !limits.is_empty() {
+            self.terms.traffic.insert("rateLimits".to_owned(), json!(limits));
+        }
+    }
+
+    pub(super) fn client_certificates(&mut self) {
+        if self.get("auth-tls-secret").is_none() {
+            return;
+        }
+        match self.get("auth-tls-verify-client").unwrap_or("on") {
+            "on" => {}
+            "off" => {
+                return self.say(
+                    "auth-tls-verify-client",
+                    super::Outcome::NotNeeded,
+                    "no certificate is asked for",
+                );
+            }
+            other => {
+                return self.close("auth-tls-verify-client", format!("{other}: certificates are demanded or not asked for; the backend would not learn ssl-client-verify"));
+            }
+        }
+        let hosts = self.ingress.rules.iter().filter_map(|(host, _)| self.servers.get(host));
+        let all: Vec<_> = hosts.collect();
+        if all.iter().any(|server| server.certificate.is_none()) {
+            return self
+                .close("auth-tls-secret", "its hosts need a certificate of their own (spec.tls) first");
+        }
+        let of = |server: &&super::super::servers::Server| {
+            let owner = server.client_certificates.map(|index| &self.world.ingresses[index]);
+            owner.is_some_and(|owner| {
+                owner.namespace == self.ingress.namespace
+                    && owner.get("auth-tls-secret") == self.get("auth-tls-secret")
+            })
+        };
+        if !all.iter().all(of) {
+            return self.close(
+                "auth-tls-secret",
+                "another Ingress of the host names another Secret: one host has one authority",
+            );
+        }
+        if all.iter().any(|server| {
+            server
+                .certificate
+                .as_ref()
+                .is_some_and(|(index, _)| self.world.ingresses[*index].namespace != self.ingress.namespace)
+        }) {
+            return self.close(
+                "auth-tls-secret",
+                "the host's certificate is of another namespace: give it to this Ingress",
+            );
+        }
+        self.differs("auth-tls-secret", "a Gateway for this authority, attached to the common one; without a certificate the handshake fails (no 400)");
+        if self.ingress.is("auth-tls-pass-certificate-to-upstream") {
+            self.differs(
+                "auth-tls-pass-certificate-to-upstream",
+                "Client-Cert (RFC 9440) and X-Forwarded-Client-Cert in place of ssl-client-cert",
+            );
+        }
+    }
+}
+
+fn is_range(text: &str) -> bool {
+    let (address, prefix) =
+        text.split_once('/').map_or((text, None), |(address, prefix)| (address, Some(prefix)));
+    let Ok(address) = address.parse::<IpAddr>() else { return false };
+    let longest = if address.is_ipv4() { 32 } else { 128 };
+    prefix.is_none_or(|prefix| prefix.parse::<u8>().is_ok_and(|prefix| prefix <= longest))
+}
