@@ -105,6 +105,9 @@ fn convert(manifests: &[Value], options: &Options) -> Converted {
             )
         })
         .collect();
+    report.extend(world.unreadable.iter().map(|(ingress, fault)| {
+        Difference::new(ingress, "spec", Outcome::Closed, format!("{fault}; not written"))
+    }));
     let servers = servers::servers(&world, &mut report);
     let terms: Vec<_> = world
         .ingresses

@@ -232,3 +232,42 @@ fn what_cannot_be_translated_is_closed() {
     let agent = serve("snippet", &[("legacy", "portal", "portal")]);
     assert!(get(&agent, "digest.example.com", "/", "").starts_with("http/1.1 503"));
 }
+
+#[test]
+fn nothing_that_kept_requests_out_is_passed_over_in_silence() {
+    let input = r#"
+apiVersion: networking.k8s.io/v1
+kind: Ingress
+metadata: {name: broken, namespace: shop}
+spec: {rules: nonsense}
+---
+apiVersion: extensions/v1beta1
+kind: Ingress
+metadata: {name: old, namespace: shop}
+spec: {backend: {serviceName: a, servicePort: 80}}
+---
+apiVersion: networking.k8s.io/v1
+kind: Ingress
+metadata: {name: limited, namespace: shop, annotations: {nginx.ingress.kubernetes.io/limit-connections: "5"}}
+spec: {defaultBackend: {service: {name: a, port: {number: 80}}}}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: controller, namespace: ingress-nginx}
+data: {global-auth-url: "http://auth/verify", enable-modsecurity: "false"}
+"#;
+    let converted = portcullis(&["convert", "-"], input);
+    assert_eq!(converted.status.code(), Some(1));
+    let told = text(&converted.stderr);
+    for (name, what) in [
+        ("shop/broken", "neither paths nor a default backend"),
+        ("shop/old", "apiVersion is extensions/v1beta1"),
+        ("shop/limited", "UNPROTECTED"),
+        ("ingress-nginx/controller", "UNPROTECTED"),
+    ] {
+        let line =
+            told.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{name}: {told}"));
+        assert!(line.contains(what), "{line}");
+    }
+    assert!(!told.contains("enable-modsecurity") && !text(&converted.stdout).contains("name: old"), "{told}");
+}

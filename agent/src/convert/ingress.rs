@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 pub(super) const PREFIX: &str = "nginx.ingress.kubernetes.io/";
+const VERSION: &str = "networking.k8s.io/v1";
 const CONTROLLER: &str = "k8s.io/ingress-nginx";
 
 /// An object of a namespace.
@@ -60,6 +61,8 @@ pub(super) struct World {
     pub ingresses: Vec<Ingress>,
     /// Those of other controllers: name, and the class.
     pub foreign: Vec<(String, String)>,
+    /// Those that cannot be read: name, and why.
+    pub unreadable: Vec<(String, String)>,
     objects: BTreeMap<(String, Name), Value>,
 }
 
@@ -83,8 +86,13 @@ impl World {
                     .is_some_and(|it| it == "true")
             })
             .map(|class| name_of(class).1);
-        let (mut ingresses, mut foreign) = (Vec::new(), Vec::new());
-        for mut ingress in of_kind("Ingress").map(Ingress::read) {
+        let (mut ingresses, mut foreign, mut unreadable) = (Vec::new(), Vec::new(), Vec::new());
+        for manifest in of_kind("Ingress") {
+            let mut ingress = Ingress::read(manifest);
+            if let Some(fault) = ingress.fault(manifest) {
+                unreadable.push((ingress.key(), fault));
+                continue;
+            }
             ingress.class = ingress.class.or_else(|| by_default.clone());
             let class = ingress.class.clone().unwrap_or_default();
             match controllers.get(&class) {
@@ -93,7 +101,7 @@ impl World {
             }
         }
         ingresses.sort_by_key(|it| (it.created.is_empty(), it.created.clone(), it.key()));
-        Self { ingresses, foreign, ..world }
+        Self { ingresses, foreign, unreadable, ..world }
     }
 
     pub(super) fn object(&self, kind: &str, namespace: &str, name: &str) -> Option<&Value> {
@@ -154,6 +162,18 @@ impl Ingress {
             annotations,
             default_backend,
         }
+    }
+
+    /// The reason for which it is not converted, if there is one.
+    fn fault(&self, manifest: &Value) -> Option<String> {
+        let version = text(manifest, "/apiVersion").unwrap_or_default();
+        if version != VERSION {
+            return Some(format!(
+                "apiVersion is {version}: write it as {VERSION}, by `kubectl convert` for instance"
+            ));
+        }
+        let is_empty = self.default_backend.is_none() && self.rules.iter().all(|(_, paths)| paths.is_empty());
+        is_empty.then(|| "neither paths nor a default backend can be read of its spec".to_owned())
     }
 
     pub(super) fn key(&self) -> String {

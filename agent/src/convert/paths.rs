@@ -30,16 +30,24 @@ pub(super) fn matches(path: &str, kind: PathKind, style: Style, breadth: Breadth
         return vec![path_match("RegularExpression", &format!("(?i){}.*", path.trim_start_matches('^')))];
     }
     match kind {
-        PathKind::Exact => vec![path_match("Exact", path)],
+        PathKind::Exact => vec![path_match("Exact", &encoded(path))],
         PathKind::Text if breadth == Breadth::Kept && !path.ends_with('/') => {
             // What begins with this text and goes on in the same segment is protected, too.
             vec![
-                path_match("PathPrefix", path),
-                path_match("RegularExpression", &format!("{}[^/].*", escaped(path))),
+                path_match("PathPrefix", &encoded(path)),
+                path_match("RegularExpression", &format!("{}[^/].*", escaped(&encoded(path)))),
             ]
         }
-        PathKind::Prefix | PathKind::Text => vec![path_match("PathPrefix", path)],
+        PathKind::Prefix | PathKind::Text => vec![path_match("PathPrefix", &encoded(path))],
     }
+}
+
+/// As requests have it; Ingresses may have it decoded. HTTPRoutes take nothing else.
+fn encoded(path: &str) -> String {
+    let stays = |byte: u8| byte.is_ascii_alphanumeric() || b"-/._~!$&'()*+,;=:@%".contains(&byte);
+    path.bytes()
+        .map(|byte| if stays(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
+        .collect()
 }
 
 fn path_match(kind: &str, value: &str) -> Value {
@@ -114,6 +122,13 @@ mod tests {
         assert!(of("/a", "/$host").is_err());
         assert!(of("/a", "/b?c=$1").is_err());
         assert_eq!(groups(r"/\((a)(?:b)[(](c)"), 2);
+    }
+
+    #[test]
+    fn paths_are_written_as_requests_have_them() {
+        let of = |path, kind| matches(path, kind, Style::Plain, Breadth::Segments);
+        assert_eq!(of("/x y{}", PathKind::Exact), [path_match("Exact", "/x%20y%7B%7D")]);
+        assert_eq!(of("/ä/%C3", PathKind::Prefix), [path_match("PathPrefix", "/%C3%A4/%C3")]);
     }
 
     #[test]
