@@ -127,7 +127,7 @@ fn everything() -> Metrics {
             frontends: 2,
             ..Configuration::default()
         },
-        cluster: Some(Cluster::default()),
+        cluster: Some(Cluster { is_read: true, duties: Some(Duties::default()) }),
     }
 }
 
