@@ -47,7 +47,7 @@ pub fn make_private(directory: &Path) -> Result<PathBuf, Insecure> {
 pub(crate) fn resolve(directory: &Path) -> Result<PathBuf, Insecure> {
     let failed = |source| Insecure::Unusable { path: directory.to_owned(), source };
     let directory = std::path::absolute(directory).map_err(failed)?;
-    let there = directory.ancestors().find(|place| place.exists()).unwrap_or(Path::new("/"));
+    let there = directory.ancestors().find(|place| is_there(place)).unwrap_or(Path::new("/"));
     there.ancestors().try_for_each(check_owner)?;
     let resolved = fs::canonicalize(there).map_err(failed)?;
     let missing = directory.strip_prefix(there).unwrap_or(Path::new(""));
@@ -55,15 +55,24 @@ pub(crate) fn resolve(directory: &Path) -> Result<PathBuf, Insecure> {
     Ok(resolved.join(missing).components().collect())
 }
 
+/// Also a link that leads to nothing, or that the kernel does not follow.
+pub(crate) fn is_there(place: &Path) -> bool {
+    fs::symlink_metadata(place).is_ok()
+}
+
 /// Refuses a directory in which others than this user and root could put another one in place of
 /// what they find, and a link that is another user's.
 pub(crate) fn check_owner(directory: &Path) -> Result<(), Insecure> {
-    let (owner, mode) = owner_and_mode(directory)?;
-    let link = fs::symlink_metadata(directory).map_or(owner, |link| link.uid());
-    let is_foreign = |owner: &u32| *owner != geteuid().as_raw() && *owner != 0;
-    if let Some(owner) = [owner, link].into_iter().find(is_foreign) {
-        return Err(Insecure::Foreign { path: directory.to_owned(), owner });
+    let refuse_foreign = |owner: u32| match owner == geteuid().as_raw() || owner == 0 {
+        true => Ok(()),
+        false => Err(Insecure::Foreign { path: directory.to_owned(), owner }),
+    };
+    // First the link, if it is one: the kernel may refuse to follow it (fs.protected_symlinks).
+    if let Ok(link) = fs::symlink_metadata(directory) {
+        refuse_foreign(link.uid())?;
     }
+    let (owner, mode) = owner_and_mode(directory)?;
+    refuse_foreign(owner)?;
     let (is_sticky, is_writable) = (mode & STICKY != 0, mode & WRITABLE_BY_OTHERS != 0);
     match is_writable && !is_sticky {
         true => Err(Insecure::Open { path: directory.to_owned() }),

@@ -21,7 +21,8 @@ use tempfile::TempDir;
 const LONG: Duration = Duration::from_secs(60);
 
 /// Argument: a directory. What is changed in the copy of `/` is kept in memory, and goes with the
-/// mount namespace. Services of this machine are not started: they are wanted by other targets.
+/// mount namespace. Services of this machine are not started: they are wanted by other targets. Of
+/// the kernel's settings only those of its own network can be written: others are this machine's.
 const BOOT: &str = r#"
 set -e
 mount --make-rprivate /
@@ -30,7 +31,10 @@ mkdir "$1/changes" "$1/work" "$1/root"
 mount -t overlay overlay -o "lowerdir=/,upperdir=$1/changes,workdir=$1/work" "$1/root"
 cd "$1/root"
 mount -t proc proc proc
-mount -t sysfs sysfs sys
+mount --bind proc/sys proc/sys
+mount --bind proc/sys/net proc/sys/net
+mount -o remount,bind,ro proc/sys
+mount -t sysfs -o ro sysfs sys
 mount -t bpf bpf sys/fs/bpf -o mode=700
 mount -t cgroup2 cgroup2 sys/fs/cgroup
 mount -t tmpfs tmpfs run

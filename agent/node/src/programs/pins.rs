@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use rustix::mount::MountFlags;
 
 use crate::error::{Error, Unavailable};
-use crate::ownership::{PRIVATE, check_owner, close_to_others, resolve};
+use crate::ownership::{PRIVATE, check_owner, close_to_others, is_there, resolve};
 use crate::process::Process;
 use crate::programs::sys;
 
@@ -62,7 +62,7 @@ impl Pins {
         let mut others = Self::of_all_versions(base)?;
         others.iter_mut().try_for_each(|pins| pins.lock(held))?;
         let version = base.join(format!("v{ABI_VERSION}"));
-        version.ancestors().filter(|directory| directory.exists()).try_for_each(check_owner)?;
+        version.ancestors().filter(|directory| is_there(directory)).try_for_each(check_owner)?;
         let adopted = others.iter().position(|pins| pins.directory.parent() == Some(&version) && fit(pins));
         let ours = match adopted {
             Some(found) => others.swap_remove(found),
