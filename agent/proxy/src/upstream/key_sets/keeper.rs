@@ -170,6 +170,7 @@ impl Task {
                 self.is_due_no_more();
             }
             shared.publish();
+            self.kept.borrow_mut().answer_waiting();
             tokio::select! {
                 () = sleep(wait) => {}
                 () = self.due.notified() => {}

@@ -102,25 +102,22 @@ impl KeptSet {
         }
     }
 
-    /// Takes the outcome of a fetch, and answers those who waited for it. Returns the time until
-    /// the next one, of which `share` (0 to 1) is the part that is left to chance.
+    /// Takes the outcome of a fetch. Returns the time until the next one, of which `share` (0 to 1)
+    /// is the part that is left to chance.
     pub(super) fn end(&mut self, outcome: Result<KeySet, String>, now: Instant, share: f64) -> Duration {
         if self.fetching == Fetching::ByToken {
             self.next = now + PAUSE;
         }
         self.fetching = Fetching::No;
-        let waiting = std::mem::take(&mut self.waiting);
         match outcome {
             Ok(keys) => {
-                let keys = self.take(keys, now);
-                for waiting in waiting {
-                    let _ = waiting.send(keys.clone());
-                }
+                self.take(keys, now);
                 // Before its time is over, and not together with all other agents.
                 self.set.lifetime.mul_f64(0.8 + 0.15 * share)
             }
             // Those who wait have seen the keys that there are: they get none.
             Err(why) => {
+                self.waiting.clear();
                 self.fail(&why, now);
                 let doublings = (self.failures_in_a_row - 1).min(8);
                 (FIRST_RETRY * (1 << doublings)).min(LAST_RETRY).mul_f64(1.0 + 0.2 * share)
@@ -128,17 +125,26 @@ impl KeptSet {
         }
     }
 
-    fn take(&mut self, keys: KeySet, now: Instant) -> Arc<KeySet> {
+    /// Answers those who waited for the fetch that has ended. Once it is published: a core that
+    /// hears of keys by an answer alone would take those of before for new ones.
+    pub(super) fn answer_waiting(&mut self) {
+        for waiting in std::mem::take(&mut self.waiting) {
+            if let Some(keys) = &self.keys {
+                let _ = waiting.send(keys.clone());
+            }
+        }
+    }
+
+    fn take(&mut self, keys: KeySet, now: Instant) {
         if self.is_failing() {
             tracing::info!("key set {} is fetched again", self.set);
         }
         self.failures_in_a_row = 0;
         self.fetches += 1;
         self.fetched = Some(now);
-        match &self.keys {
-            // What was verified with the same keys stays verified.
-            Some(same) if **same == keys => same.clone(),
-            Some(_) | None => self.keys.insert(Arc::new(keys)).clone(),
+        // What was verified with the same keys stays verified.
+        if self.keys.as_ref().is_none_or(|known| **known != keys) {
+            self.keys = Some(Arc::new(keys));
         }
     }
 
@@ -221,6 +227,8 @@ mod tests {
         let (asked, mut answered) = ask(&mut kept, now);
         assert_eq!(asked, Asked::Nothing);
         kept.end(Ok(keys("a")), now, 0.0);
+        assert!(answered.try_recv().is_err(), "not before it is published");
+        kept.answer_waiting();
         assert!(answered.try_recv().unwrap().has("a"));
         // A core that has not heard of it yet is told at once.
         let (answer, mut answered) = oneshot::channel();
@@ -237,6 +245,7 @@ mod tests {
         assert_eq!(asked, Asked::Fetch);
         assert_eq!(ask(&mut kept, now).0, Asked::Nothing);
         kept.end(Ok(keys("b")), now + SECOND, 0.0);
+        kept.answer_waiting();
         assert!(answered.try_recv().unwrap().has("b"));
         // The next one is after a pause, whatever many tokens name.
         for later in [1, 5, 10] {
@@ -247,6 +256,7 @@ mod tests {
         assert_eq!(asked, Asked::Fetch);
         // Of a fetch that fails they learn nothing.
         kept.end(Err("down".to_owned()), now + 12 * SECOND, 0.0);
+        kept.answer_waiting();
         assert!(answered.try_recv().is_err());
         assert_eq!(ask(&mut kept, now + 13 * SECOND).0, Asked::Nothing);
         // Fetches by time leave tokens theirs.
@@ -262,6 +272,7 @@ mod tests {
         let mut waiting: Vec<_> = (0..=MOST_WAITING).map(|_| ask(&mut kept, now).1).collect();
         assert!(waiting.pop().unwrap().try_recv().is_err());
         kept.end(Ok(keys("a")), now, 0.0);
+        kept.answer_waiting();
         assert!(waiting.into_iter().all(|mut it| it.try_recv().is_ok()));
     }
 
