@@ -396,7 +396,7 @@ fn a_response_over_the_limits_is_told_with_listener_backend_and_limit() {
         let answer = agent.http("any.example", "/");
         assert_eq!(answer, Some(Answer { status: 502, body: "the backend failed\n".to_owned() }), "{limit}");
         let log = agent.log();
-        let told: Vec<_> = log.lines().filter(|line| line.contains("502")).collect();
+        let told: Vec<_> = log.lines().filter(|line| line.contains(" 502: ")).collect();
         let [told] = told[..] else { panic!("{log}") };
         for part in [
             " WARN ",
