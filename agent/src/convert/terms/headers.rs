@@ -162,13 +162,10 @@ impl Reading<'_> {
                     self.differs(annotation, "RequestRedirect; the request's query is kept");
                     self.terms.redirect = Some(redirect);
                 }
-                None => {
-                    self.lost(
-                        annotation,
-                        "it is more than a URL with host and path: write a filter RequestRedirect",
-                    );
-                    self.terms.closed = true;
-                }
+                None => self.close(
+                    annotation,
+                    "it is more than a URL with host and path: write a filter RequestRedirect",
+                ),
             }
         }
     }
