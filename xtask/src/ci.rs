@@ -3,6 +3,7 @@
 //! that could not work without it.
 
 mod cluster;
+mod disk;
 mod tests;
 
 use std::fmt;
@@ -76,13 +77,15 @@ struct Outcome {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
+    disk::warn_early();
     let mut tally = Tally::default();
     let outcomes = run_steps(args, &mut tally);
     println!("\nci:");
     outcomes.iter().for_each(|outcome| println!("{outcome}"));
     let errors: Vec<_> = outcomes.iter().filter_map(Outcome::complaint).collect();
-    errors.iter().for_each(|complaint| println!("{complaint}"));
     let failed = errors.len();
+    let full = disk::complaint().filter(|_| failed > 0);
+    errors.iter().chain(&full).for_each(|complaint| println!("{complaint}"));
     // A failed step without a failed test still is a failure to be counted.
     tally.failed = tally.failed.max(u64::try_from(failed)?);
     println!("{} passed, {} failed", tally.passed, tally.failed);
