@@ -12,8 +12,9 @@ use anyhow::{Context, Result, bail};
 use object::Object;
 use object::read::elf::{ElfFile64, ProgramHeader};
 
+use crate::architecture::Architecture;
 use crate::release;
-use archive::{Image, User};
+use archive::{Image, Layout, User};
 use portcullis_testbed::{command, workspace};
 
 /// Authorities that BackendTLSPolicy's `wellKnownCACertificates: System` means, where Debian and
@@ -31,6 +32,9 @@ pub(crate) struct Args {
     /// An agent that is built already; it must be static
     #[arg(long)]
     binary: Option<PathBuf>,
+    /// Build for this processor [default: this machine's]
+    #[arg(long, value_enum, conflicts_with = "binary")]
+    architecture: Option<Architecture>,
     /// Leave the system's certificate authorities out
     #[arg(long)]
     without_authorities: bool,
@@ -40,48 +44,49 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let program = program(args.binary.as_deref())?;
+    let program = match &args.binary {
+        Some(binary) => binary.clone(),
+        None => built(args.architecture)?,
+    };
+    let program = shippable(&program)?;
     let authorities = (!args.without_authorities).then_some(Path::new(AUTHORITIES));
     let files: Vec<_> = authorities.into_iter().filter(|file| file.is_file()).collect();
     let user = if args.nobody { User::Nobody } else { User::Root };
     let compressed = args.binary.is_none();
-    let image = Image { program: &program, tags: tags(args), user, files: &files, compressed };
-    let digest = image.write(&args.output)?;
+    let image = Image { program: &program, user, files: &files, compressed };
+    let tags = tags(args);
+    let digest = image.write(&tags, &args.output)?;
     let size = fs::metadata(&args.output)?.len().div_ceil(1 << 20);
-    println!("image: {} ({size} MiB), {} as {digest}", args.output.display(), image.tags.join(", "));
+    println!("image: {} ({size} MiB), {} as {digest}", args.output.display(), tags.join(", "));
     Ok(())
 }
 
-/// The agent without debug information, built unless it is given.
-fn program(given: Option<&Path>) -> Result<PathBuf> {
-    let program = match given {
-        Some(binary) => binary.to_owned(),
-        None => {
-            let program = release::build()?;
-            refuse_unlisted(&program)?;
-            program
-        }
+/// The agent as it is shipped.
+pub(crate) fn built(architecture: Option<Architecture>) -> Result<PathBuf> {
+    let program = match architecture {
+        Some(architecture) => release::build_for(architecture)?,
+        None => release::build()?,
     };
-    refuse_dynamic(&program)?;
-    strip(&program)
+    refuse_unlisted(&program)?;
+    Ok(program)
 }
 
-/// The image that is published: its archive, its digest, and the program in it.
-pub(crate) fn published(given: Option<&Path>, tag: &str, place: &Path) -> Result<(String, PathBuf)> {
-    let program = program(given)?;
+/// A static program without its debug information.
+fn shippable(program: &Path) -> Result<PathBuf> {
+    refuse_dynamic(program)?;
+    strip(program)
+}
+
+/// The image of this program that is published, and the program in it.
+pub(crate) fn published(program: &Path) -> Result<(Layout, PathBuf)> {
+    let program = shippable(program)?;
     refuse_unlisted(&program)?;
     let authorities = Path::new(AUTHORITIES);
     if !authorities.is_file() {
         bail!("there is no {AUTHORITIES}, which belongs into the image: install ca-certificates");
     }
-    let image = Image {
-        program: &program,
-        tags: vec![tag.to_owned()],
-        user: User::Root,
-        files: &[authorities],
-        compressed: true,
-    };
-    Ok((image.write(place)?, program))
+    let image = Image { program: &program, user: User::Root, files: &[authorities], compressed: true };
+    Ok((image.layout()?, program))
 }
 
 /// Of a version of its own, so that a node never takes an old image for a new one.
@@ -97,9 +102,11 @@ fn tags(args: &Args) -> Vec<String> {
 /// kept.
 pub(crate) fn strip(program: &Path) -> Result<PathBuf> {
     let name = program.file_name().context("the program has no name")?;
-    let place = workspace::root().join("target/image").join(name);
+    let place = workspace::root().join("target/image").join(Architecture::of(program)?.name()).join(name);
     fs::create_dir_all(place.parent().unwrap_or(&place))?;
-    command::run(Command::new("strip").arg("--strip-debug").arg("-o").arg(&place).arg(program))?;
+    // The compiler's own, which knows programs of all processors.
+    let objcopy = release::compilers("rust-objcopy")?;
+    command::run(Command::new(objcopy).arg("--strip-debug").arg(program).arg(&place))?;
     Ok(place)
 }
 

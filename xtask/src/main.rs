@@ -1,10 +1,12 @@
 //! Everything a developer or CI runs that is not plain cargo: `cargo xtask <command>`. One module
 //! per command; what measures or tests is a program of its own.
 
+mod architecture;
 mod book;
 mod build_ebpf;
 mod ci;
 mod codegen;
+mod cross;
 mod dashboards;
 mod deb;
 mod debian;

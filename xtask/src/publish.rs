@@ -4,17 +4,21 @@
 //! to test against.
 
 mod chart;
+mod images;
 mod parts;
 mod registry;
 mod signature;
 
-use std::fs;
+use std::collections::BTreeSet;
+use std::fs::{self, File};
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use portcullis_testbed::workspace;
 
+use crate::architecture::Architecture;
 use crate::image;
+use images::Images;
 use registry::{Registry, Repository, Transport};
 use signature::Key;
 
@@ -29,9 +33,14 @@ pub(crate) struct Args {
     /// Tag of the image [default: the version]
     #[arg(long, default_value = env!("CARGO_PKG_VERSION"))]
     tag: String,
-    /// An agent that is built already; it must be static and list its crates
-    #[arg(long)]
-    binary: Option<PathBuf>,
+    /// Processors that there is an image for; repeat for several, which get one tag [default: this
+    /// machine's]
+    #[arg(long, value_enum)]
+    architecture: Vec<Architecture>,
+    /// An agent that is built already, in place of building; it must be static and list its crates.
+    /// Repeat for several processors
+    #[arg(long, conflicts_with = "architecture")]
+    binary: Vec<PathBuf>,
     /// Sign with this ECDSA key (PEM), as cosign does
     #[arg(long)]
     key: Option<PathBuf>,
@@ -48,35 +57,54 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let transport = if args.plain_http { Transport::Plain } else { Transport::Tls };
     let registry = Registry::new(transport)?;
     let place = workspace::root().join(PLACE);
+    // Two at once would pack each other's files.
+    fs::create_dir_all(place.parent().unwrap_or(&place))?;
+    let lock = File::create(place.with_extension("lock")).context("cannot write into target")?;
+    lock.lock()?;
     let _ = fs::remove_dir_all(&place);
     fs::create_dir_all(&place)?;
 
     let Args { repository, tag, .. } = args;
-    let archive = place.join("portcullis.tar");
-    let (digest, program) =
-        image::published(args.binary.as_deref(), &format!("{repository}:{tag}"), &archive)?;
+    let images = Images::of(&programs(args)?)?;
+    let digest = images.digest();
     if !args.replace {
         registry.refuse_other(repository, tag, &digest)?;
     }
-    registry.push_archive(&archive, repository, tag, &digest)?;
-    println!("publish: image {repository}@{digest}");
-
-    let sbom = parts::of(&program)?;
-    fs::write(place.join("portcullis.cdx.json"), &sbom).context("cannot write the SBOM")?;
-    registry.attach(repository, &digest, SBOM, sbom)?;
-    println!("publish: SBOM in {PLACE}/portcullis.cdx.json, and beside the image");
+    images.push(&registry, repository, tag)?;
+    println!("publish: image {repository}@{digest} for {}", images.architectures());
+    for (image, program) in images.each() {
+        let sbom = parts::of(program)?;
+        let name = format!("portcullis-{}.cdx.json", image.architecture.name());
+        fs::write(place.join(&name), &sbom).context("cannot write the SBOM")?;
+        registry.attach(repository, &image.manifest.digest, SBOM, sbom)?;
+        println!("publish: SBOM in {PLACE}/{name}, and beside the image");
+    }
 
     let charts = repository.charts();
     let chart = chart::publish(&charts, (repository, &digest), &place, transport)?;
     println!("publish: chart oci://{charts}/{} {}, {chart}", chart::NAME, env!("CARGO_PKG_VERSION"));
     if let Some(key) = key {
-        key.sign(&registry, repository, &digest)?;
+        for digest in images.digests() {
+            key.sign(&registry, repository, &digest)?;
+        }
         key.sign(&registry, &charts.child(chart::NAME), &chart)?;
         println!(
-            "publish: both are signed; cosign verify --key PUBLIC.pem --insecure-ignore-tlog=true checks it"
+            "publish: all are signed; cosign verify --key PUBLIC.pem --insecure-ignore-tlog=true checks it"
         );
     }
     Ok(())
+}
+
+/// Of each processor once.
+fn programs(args: &Args) -> Result<Vec<PathBuf>> {
+    match (&args.binary[..], &args.architecture[..]) {
+        ([], []) => Ok(vec![image::built(None)?]),
+        ([], architectures) => {
+            let wanted: BTreeSet<_> = architectures.iter().copied().collect();
+            wanted.into_iter().map(|architecture| image::built(Some(architecture))).collect()
+        }
+        (binaries, _) => Ok(binaries.to_vec()),
+    }
 }
 
 #[cfg(test)]

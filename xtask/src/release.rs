@@ -9,7 +9,8 @@ use anyhow::{Context, Result, ensure};
 use portcullis_testbed::build::{self, Profile};
 use portcullis_testbed::{command, workspace};
 
-use crate::{pass_on, setup};
+use crate::architecture::Architecture;
+use crate::{cross, pass_on, setup};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -28,6 +29,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let untrained = build::static_program(Profile::Release)?;
     let mut bench = pass_on::BENCH.command();
     command::run(bench.args(["instructions", "--agent"]).arg(&untrained).arg("--agent").arg(&program))
+}
+
+/// For another processor than this machine's, untrained.
+pub(crate) fn build_for(architecture: Architecture) -> Result<PathBuf> {
+    if architecture == Architecture::host()? { build() } else { cross::release(architecture) }
 }
 
 /// Takes as long as two builds and some minutes of load.
@@ -49,12 +55,17 @@ pub(crate) fn build() -> Result<PathBuf> {
 
 /// LLVM's program for profiles, of the compiler's own version: rustup's component has it.
 fn profdata() -> Result<PathBuf> {
-    let sysroot = command::ask("rustc", &["--print", "sysroot"]).context("there is no rustc")?;
-    let host = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
-    let program = Path::new(&sysroot).join("lib/rustlib").join(host).join("bin/llvm-profdata");
+    let program = compilers("llvm-profdata")?;
     if !program.is_file() {
         command::run(Command::new("rustup").args(["component", "add", "llvm-tools"]))
             .context("the compiler's llvm-profdata is needed: rustup has it as component llvm-tools")?;
     }
     Ok(program)
+}
+
+/// A program that comes with the compiler.
+pub(crate) fn compilers(program: &str) -> Result<PathBuf> {
+    let sysroot = command::ask("rustc", &["--print", "sysroot"]).context("there is no rustc")?;
+    let host = format!("{}-unknown-linux-gnu", Architecture::host()?.processor());
+    Ok(Path::new(&sysroot).join("lib/rustlib").join(host).join("bin").join(program))
 }

@@ -88,9 +88,24 @@ fn trained_directory() -> PathBuf {
 /// Builds with other flags have directories of their own, or each would undo the other's.
 fn static_build_in(profile: Profile, directory: &Path, flags: &[String]) -> Result<Command> {
     command::run(&mut xtask(&["build-ebpf"]))?;
+    static_cargo(&target(), profile, directory, flags)
+}
+
+/// As [`static_build`], for another processor, and without the kernel programs, which are the same
+/// for all.
+pub fn static_build_for(target: &str, profile: Profile, flags: &[String]) -> Result<Command> {
+    static_cargo(target, profile, &target_directory(), flags)
+}
+
+/// The program that [`static_build_for`] makes.
+pub fn static_path_for(target: &str, profile: Profile) -> PathBuf {
+    target_directory().join(target).join(profile.name()).join("portcullis")
+}
+
+fn static_cargo(target: &str, profile: Profile, directory: &Path, flags: &[String]) -> Result<Command> {
     let mut cargo = Command::new(cargo_tool::ensure(versions::CARGO_AUDITABLE)?);
     cargo.current_dir(root()).args(["auditable", "build", "--locked", "--profile", profile.name()]);
-    cargo.args(["--package", "portcullis", "--target", &target(), "--target-dir"]).arg(directory);
+    cargo.args(["--package", "portcullis", "--target", target, "--target-dir"]).arg(directory);
     let flags = [&["-Ctarget-feature=+crt-static".to_owned()], flags].concat();
     // Unlike RUSTFLAGS, flags may contain spaces.
     cargo.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"));

@@ -14,11 +14,12 @@ use flate2::write::GzEncoder;
 use serde_json::{Value, json};
 use tar::{EntryType, Header};
 
+use crate::architecture::Architecture;
 use crate::image::blobs::{self, Blob, Blobs};
 
 pub(crate) const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
 pub(crate) const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
-const INDEX: &str = "application/vnd.oci.image.index.v1+json";
+pub(crate) const INDEX: &str = "application/vnd.oci.image.index.v1+json";
 const LAYER: &str = "application/vnd.oci.image.layer.v1.tar";
 const COMPRESSED_LAYER: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
 
@@ -36,7 +37,6 @@ pub(crate) enum User {
 /// One static program and a few files.
 pub(crate) struct Image<'a> {
     pub(crate) program: &'a Path,
-    pub(crate) tags: Vec<String>,
     pub(crate) user: User,
     /// Copied to where they are here.
     pub(crate) files: &'a [&'a Path],
@@ -44,9 +44,18 @@ pub(crate) struct Image<'a> {
     pub(crate) compressed: bool,
 }
 
+/// An image, in parts.
+pub(crate) struct Layout {
+    pub(crate) blobs: Blobs,
+    pub(crate) manifest: Blob,
+    pub(crate) architecture: Architecture,
+    config: Blob,
+    layer: Blob,
+}
+
 impl Image<'_> {
-    /// Writes the archive; returns the image's digest.
-    pub(crate) fn write(&self, place: &Path) -> Result<String> {
+    pub(crate) fn layout(&self) -> Result<Layout> {
+        let architecture = Architecture::of(self.program)?;
         let mut blobs = Blobs::default();
         let layer = self.layer()?;
         let content = blobs::digest(&layer);
@@ -54,20 +63,26 @@ impl Image<'_> {
             true => blobs.add(COMPRESSED_LAYER, compress(&layer)?),
             false => blobs.add(LAYER, layer),
         };
-        let config = blobs.add(CONFIG, self.config(&content)?.to_string().into_bytes());
+        let config = blobs.add(CONFIG, self.config(&content, architecture)?.to_string().into_bytes());
         let manifest = json!({ "schemaVersion": 2, "mediaType": MANIFEST,
             "config": config.json(), "layers": [layer.json()] });
         let manifest = blobs.add(MANIFEST, manifest.to_string().into_bytes());
+        Ok(Layout { blobs, manifest, architecture, config, layer })
+    }
+
+    /// Writes the archive; returns the image's digest.
+    pub(crate) fn write(&self, tags: &[String], place: &Path) -> Result<String> {
+        let layout = self.layout()?;
         let mut archive = Archive::new();
         archive.file("oci-layout", 0o644, json!({ "imageLayoutVersion": "1.0.0" }).to_string().as_bytes())?;
-        archive.file("index.json", 0o644, self.index(&manifest).to_string().as_bytes())?;
-        archive.file("manifest.json", 0o644, self.docker(&config, &layer).to_string().as_bytes())?;
-        for (digest, bytes) in &blobs.bytes {
+        archive.file("index.json", 0o644, layout.index(tags).to_string().as_bytes())?;
+        archive.file("manifest.json", 0o644, layout.docker(tags).to_string().as_bytes())?;
+        for (digest, bytes) in &layout.blobs.bytes {
             archive.file(&blobs::path(digest), 0o644, bytes)?;
         }
         fs::create_dir_all(place.parent().unwrap_or(place))?;
         fs::write(place, archive.finish()?).with_context(|| format!("cannot write {}", place.display()))?;
-        Ok(manifest.digest)
+        Ok(layout.manifest.digest)
     }
 
     fn layer(&self) -> Result<Vec<u8>> {
@@ -84,11 +99,11 @@ impl Image<'_> {
         layer.finish()
     }
 
-    fn config(&self, layer: &str) -> Result<Value> {
+    fn config(&self, layer: &str, architecture: Architecture) -> Result<Value> {
         let user = if self.user == User::Root { "0:0" } else { "65532:65532" };
         Ok(json!({
             "created": EPOCH,
-            "architecture": architecture(),
+            "architecture": architecture.name(),
             "os": "linux",
             "config": { "Entrypoint": [self.entrypoint()?], "User": user, "WorkingDir": "/", "Labels": labels() },
             "rootfs": { "type": "layers", "diff_ids": [layer] },
@@ -100,23 +115,34 @@ impl Image<'_> {
         let name = self.program.file_name().context("the program has no name")?;
         Ok(format!("/{}", name.to_string_lossy()))
     }
+}
+
+impl Layout {
+    /// The image's entry in an index.
+    pub(crate) fn entry(&self) -> Value {
+        let mut entry = self.manifest.json();
+        entry["platform"] = json!({ "architecture": self.architecture.name(), "os": "linux" });
+        entry
+    }
 
     /// One entry for each tag. containerd reads the first annotation, podman and skopeo the second.
-    fn index(&self, manifest: &Blob) -> Value {
-        let entry = |tag: &String| {
-            let mut entry = manifest.json();
+    fn index(&self, tags: &[String]) -> Value {
+        let tagged = |tag: &String| {
+            let mut entry = self.entry();
             entry["annotations"] =
                 json!({ "io.containerd.image.name": tag, "org.opencontainers.image.ref.name": tag });
-            entry["platform"] = json!({ "architecture": architecture(), "os": "linux" });
             entry
         };
-        let entries: Vec<_> = self.tags.iter().map(entry).collect();
-        json!({ "schemaVersion": 2, "mediaType": INDEX, "manifests": entries })
+        index(tags.iter().map(tagged))
     }
 
-    fn docker(&self, config: &Blob, layer: &Blob) -> Value {
-        json!([{ "Config": config.path(), "RepoTags": self.tags, "Layers": [layer.path()] }])
+    fn docker(&self, tags: &[String]) -> Value {
+        json!([{ "Config": self.config.path(), "RepoTags": tags, "Layers": [self.layer.path()] }])
     }
+}
+
+pub(crate) fn index(entries: impl Iterator<Item = Value>) -> Value {
+    json!({ "schemaVersion": 2, "mediaType": INDEX, "manifests": entries.collect::<Vec<_>>() })
 }
 
 /// A tar archive in memory, of which every entry has the same owner and time.
@@ -175,15 +201,6 @@ fn relative(path: &Path) -> &str {
     path.to_str().unwrap_or_default().trim_start_matches('/')
 }
 
-/// As Go and so the OCI specification calls it.
-fn architecture() -> &'static str {
-    match std::env::consts::ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        other => other,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
@@ -192,16 +209,26 @@ mod tests {
 
     use super::*;
 
+    /// A program that has nothing but a header.
+    fn header(machine: object::elf::Machine) -> Vec<u8> {
+        let mut header = vec![0; 64];
+        header[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");
+        header[16..18].copy_from_slice(&object::elf::ET_EXEC.0.to_le_bytes());
+        header[18..20].copy_from_slice(&machine.0.to_le_bytes());
+        header[20] = 1;
+        header[52] = 64;
+        header
+    }
+
     fn written(name: &str) -> (String, Vec<u8>) {
         let directory = std::env::temp_dir().join(format!("portcullis-image-{}-{name}", std::process::id()));
         fs::create_dir_all(&directory).unwrap();
         let program = directory.join("program");
-        fs::write(&program, "a program").unwrap();
+        fs::write(&program, header(object::elf::EM_AARCH64)).unwrap();
         let tags = vec!["example.org/a:1".to_owned(), "example.org/a:2".to_owned()];
         let place = directory.join("image.tar");
-        let digest = Image { program: &program, tags, user: User::Nobody, files: &[], compressed: false }
-            .write(&place)
-            .unwrap();
+        let image = Image { program: &program, user: User::Nobody, files: &[], compressed: false };
+        let digest = image.write(&tags, &place).unwrap();
         let bytes = fs::read(&place).unwrap();
         fs::remove_dir_all(directory).unwrap();
         (digest, bytes)
@@ -244,6 +271,7 @@ mod tests {
         for (position, tag) in ["example.org/a:1", "example.org/a:2"].into_iter().enumerate() {
             assert_eq!(index["manifests"][position]["annotations"]["io.containerd.image.name"], tag);
             assert_eq!(index["manifests"][position]["digest"], digest.as_str());
+            assert_eq!(index["manifests"][position]["platform"]["architecture"], "arm64");
             assert_eq!(docker[0]["RepoTags"][position], tag);
         }
     }
@@ -254,7 +282,7 @@ mod tests {
         let blobs = entries(&archive);
         let docker: Value = serde_json::from_slice(&blobs["manifest.json"]).unwrap();
         let layer = entries(&blobs[docker[0]["Layers"][0].as_str().unwrap()]);
-        assert_eq!(layer["program"], b"a program");
+        assert_eq!(layer["program"], header(object::elf::EM_AARCH64));
         assert_eq!(layer["etc/passwd"], USERS.as_bytes());
     }
 }

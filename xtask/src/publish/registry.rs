@@ -11,8 +11,8 @@ use portcullis_testbed::{command, go};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::image::archive::MANIFEST;
-use crate::image::blobs::{Blob, Blobs};
+use crate::image::archive::{self, MANIFEST};
+use crate::image::blobs::{self, Blob, Blobs};
 
 /// The nested Go module, relative to the workspace.
 const MODULE: &str = "xtask/registry";
@@ -103,16 +103,27 @@ impl Registry {
         }
     }
 
-    pub(super) fn push_archive(
+    pub(super) fn push_image(
         &self,
-        archive: &Path,
+        blobs: &Blobs,
+        manifest: &Blob,
         repository: &Repository,
         tag: &str,
-        digest: &str,
     ) -> Result<()> {
-        let layout = tempfile::tempdir()?;
-        tar::Archive::new(fs::File::open(archive)?).unpack(layout.path())?;
-        self.push_layout(layout.path(), &format!("{repository}:{tag}"), digest)
+        let layout = layout(blobs, &archive::index([manifest.json()].into_iter()))?;
+        self.push_layout(&["push"], layout.path(), &format!("{repository}:{tag}"), &manifest.digest)
+    }
+
+    pub(super) fn push_index(
+        &self,
+        blobs: &Blobs,
+        index: &Value,
+        repository: &Repository,
+        tag: &str,
+    ) -> Result<()> {
+        let digest = blobs::digest(index.to_string().as_bytes());
+        let layout = layout(blobs, index)?;
+        self.push_layout(&["push", "--index"], layout.path(), &format!("{repository}:{tag}"), &digest)
     }
 
     /// Pushes something about what is published, which registries find by its digest.
@@ -137,12 +148,11 @@ impl Registry {
     pub(super) fn push(&self, artifact: Artifact, repository: &Repository, tag: &str) -> Result<()> {
         let Artifact { mut blobs, manifest } = artifact;
         let manifest = blobs.add(MANIFEST, manifest.to_string().into_bytes());
-        let layout = layout(&blobs, &manifest)?;
-        self.push_layout(layout.path(), &format!("{repository}:{tag}"), &manifest.digest)
+        self.push_image(&blobs, &manifest, repository, tag)
     }
 
-    fn push_layout(&self, layout: &Path, reference: &str, digest: &str) -> Result<()> {
-        let pushed = command::output(self.crane().arg("push").arg(layout).arg(reference));
+    fn push_layout(&self, push: &[&str], layout: &Path, reference: &str, digest: &str) -> Result<()> {
+        let pushed = command::output(self.crane().args(push).arg(layout).arg(reference));
         let pushed = pushed.with_context(|| format!("cannot push {reference}"))?;
         ensure!(pushed.trim().ends_with(digest), "{reference} is not {digest} but {}", pushed.trim());
         Ok(())
@@ -159,15 +169,12 @@ pub(super) fn tag_of(digest: &str, kind: &str) -> String {
     format!("{}.{kind}", digest.replace(':', "-"))
 }
 
-fn layout(blobs: &Blobs, manifest: &Blob) -> Result<TempDir> {
+fn layout(blobs: &Blobs, index: &Value) -> Result<TempDir> {
     let directory = tempfile::tempdir()?;
     let write = |name: &str, bytes: &[u8]| fs::write(directory.path().join(name), bytes);
     fs::create_dir_all(directory.path().join("blobs/sha256"))?;
     write("oci-layout", json!({ "imageLayoutVersion": "1.0.0" }).to_string().as_bytes())?;
-    write(
-        "index.json",
-        json!({ "schemaVersion": 2, "manifests": [manifest.json()] }).to_string().as_bytes(),
-    )?;
+    write("index.json", index.to_string().as_bytes())?;
     for (digest, bytes) in &blobs.bytes {
         write(&crate::image::blobs::path(digest), bytes)?;
     }

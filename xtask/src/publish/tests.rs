@@ -36,10 +36,15 @@ impl Server {
     }
 
     fn publish(&self, program: &Path, key: Option<PathBuf>, replace: bool) -> Result<()> {
+        self.publish_all(&[program], key, replace)
+    }
+
+    fn publish_all(&self, programs: &[&Path], key: Option<PathBuf>, replace: bool) -> Result<()> {
         run(&Args {
             repository: format!("{}/team/portcullis", self.host).parse()?,
             tag: "0.1.0".to_owned(),
-            binary: Some(program.to_owned()),
+            architecture: Vec::new(),
+            binary: programs.iter().map(|program| program.to_path_buf()).collect(),
             key,
             replace,
             plain_http: true,
@@ -75,7 +80,7 @@ impl Server {
         let mut encoder = ZlibEncoder::new(fs::File::create(&list).unwrap(), Compression::default());
         encoder.write_all(crates.to_string().as_bytes()).unwrap();
         encoder.finish().unwrap();
-        command::output(Command::new("cc").arg("-static").arg("-o").arg(&program).arg(&source)).unwrap();
+        command::output(Command::new("cc").arg("-static-pie").arg("-o").arg(&program).arg(&source)).unwrap();
         let section = format!(".dep-v0={}", list.display());
         command::output(Command::new("objcopy").args(["--add-section", &section]).arg(&program)).unwrap();
         program
@@ -162,6 +167,40 @@ fn an_image_is_published_with_its_parts_and_a_chart_that_pins_it_and_all_is_sign
         let refused = server.publish(&other, Some(key), true).unwrap_err().to_string();
         assert!(refused.contains(problem), "{refused}");
     }
+}
+
+#[test]
+fn images_for_several_processors_have_one_tag() {
+    let server = Server::start();
+    let amd64 = server.program(0);
+    let arm64 = server.path("arm64");
+    let mut bytes = fs::read(&amd64).unwrap();
+    bytes[18..20].copy_from_slice(&object::elf::EM_AARCH64.0.to_le_bytes());
+    fs::write(&arm64, bytes).unwrap();
+    let [key, _] = server.key();
+
+    let twice = server.publish_all(&[&amd64, &amd64], None, false).unwrap_err().to_string();
+    assert!(twice.contains("is the second program for amd64"), "{twice}");
+    server.publish_all(&[&arm64, &amd64], Some(key), false).unwrap();
+
+    let index = server.manifest("portcullis:0.1.0");
+    let entries = index["manifests"].as_array().unwrap();
+    let processors: Vec<_> = entries.iter().map(|entry| &entry["platform"]["architecture"]).collect();
+    assert_eq!(processors, ["amd64", "arm64"]);
+    let digest = server.crane("digest", "portcullis:0.1.0").trim().to_owned();
+    for entry in entries {
+        let image = entry["digest"].as_str().unwrap();
+        let manifest = server.manifest(&format!("portcullis@{image}"));
+        let config = manifest["config"]["digest"].as_str().unwrap();
+        let config: Value =
+            serde_json::from_str(&server.crane("blob", &format!("portcullis@{config}"))).unwrap();
+        assert_eq!(config["architecture"], entry["platform"]["architecture"]);
+        server.manifest(&format!("portcullis:{}.sbom", image.replace(':', "-")));
+        server.manifest(&format!("portcullis:{}.sig", image.replace(':', "-")));
+    }
+    server.manifest(&format!("portcullis:{}.sig", digest.replace(':', "-")));
+    // The order in which programs are named changes nothing.
+    server.publish_all(&[&amd64, &arm64], None, false).unwrap();
 }
 
 #[test]

@@ -1,0 +1,71 @@
+//! The images that one tag stands for: one for each processor, and if there are several an index
+//! of them, out of which a node takes its own.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use anyhow::{Result, bail};
+use serde_json::Value;
+
+use crate::architecture::Architecture;
+use crate::image;
+use crate::image::archive::{self, Layout};
+use crate::image::blobs::{self, Blobs};
+use crate::publish::registry::{Registry, Repository};
+
+/// With the programs in them.
+pub(super) struct Images(BTreeMap<Architecture, (Layout, PathBuf)>);
+
+impl Images {
+    pub(super) fn of(programs: &[PathBuf]) -> Result<Self> {
+        let mut images = BTreeMap::new();
+        for program in programs {
+            let (image, stripped) = image::published(program)?;
+            let architecture = image.architecture;
+            if images.insert(architecture, (image, stripped)).is_some() {
+                bail!("{} is the second program for {}", program.display(), architecture.name());
+            }
+        }
+        Ok(Self(images))
+    }
+
+    pub(super) fn each(&self) -> impl Iterator<Item = (&Layout, &PathBuf)> {
+        self.0.values().map(|(image, program)| (image, program))
+    }
+
+    pub(super) fn architectures(&self) -> String {
+        self.0.keys().map(|architecture| architecture.name()).collect::<Vec<_>>().join(" and ")
+    }
+
+    /// The digest that the tag leads to.
+    pub(super) fn digest(&self) -> String {
+        match self.index() {
+            Some(index) => blobs::digest(index.to_string().as_bytes()),
+            None => self.each().map(|(image, _)| image.manifest.digest.clone()).collect(),
+        }
+    }
+
+    /// All that a node may be told to run: index and images.
+    pub(super) fn digests(&self) -> Vec<String> {
+        let images = self.each().map(|(image, _)| image.manifest.digest.clone());
+        let index = self.index().map(|index| blobs::digest(index.to_string().as_bytes()));
+        index.into_iter().chain(images).collect()
+    }
+
+    fn index(&self) -> Option<Value> {
+        (self.0.len() > 1).then(|| archive::index(self.each().map(|(image, _)| image.entry())))
+    }
+
+    pub(super) fn push(&self, registry: &Registry, repository: &Repository, tag: &str) -> Result<()> {
+        let all = self.each().flat_map(|(image, _)| image.blobs.bytes.clone());
+        let blobs = Blobs { bytes: all.collect() };
+        match self.index() {
+            Some(index) => registry.push_index(&blobs, &index, repository, tag),
+            None => {
+                let mut images = self.each();
+                images
+                    .try_for_each(|(image, _)| registry.push_image(&blobs, &image.manifest, repository, tag))
+            }
+        }
+    }
+}
