@@ -32,7 +32,12 @@ pub(super) const ANNOTATIONS: &[(&str, Fate)] = &[
     ("auth-keepalive-share-vars", NotNeeded("connections to auth services are kept")),
     ("auth-keepalive-timeout", Lost("BackendPolicy timeouts.idle of the auth service")),
     ("auth-method", Lost("the service is asked with the request's own method")),
-    ("auth-proxy-set-headers", Lost("RequestHeaderModifier in front of a filter ExternalAuth")),
+    (
+        "auth-proxy-set-headers",
+        Protects(
+            "the service may tell by them who is allowed: write RequestHeaderModifier in front of a filter ExternalAuth",
+        ),
+    ),
     ("auth-realm", Lost("the realm is the gateway's")),
     ("auth-request-redirect", Lost("the service gets the request's own path")),
     ("auth-response-headers", Read),

@@ -114,12 +114,19 @@ pub(super) fn protects(ingress: &Ingress) -> bool {
         "configuration-snippet",
         "denylist-source-range",
         "enable-modsecurity",
+        "enable-owasp-core-rules",
         "limit-rpm",
         "limit-rps",
-        "server-snippet",
+        "modsecurity-snippet",
+        "proxy-body-size",
         "whitelist-source-range",
     ];
+    let closes = |name: &str| {
+        let protects = matches!(annotations::fate(name), Fate::Protects(_));
+        protects && ingress.get(name).is_some_and(|value| value != "false")
+    };
     PROTECTING.iter().any(|annotation| ingress.get(annotation).is_some())
+        || ingress.annotations.keys().filter_map(|name| name.strip_prefix(PREFIX)).any(closes)
 }
 
 /// Names with commas between them.
