@@ -201,7 +201,8 @@ fn written(
     let of_routes = routes.objects;
     let mut objects = Vec::new();
     if !world.ingresses.is_empty() {
-        objects = listeners.objects(world, options, &mut report);
+        let of_gateways = listeners.objects(world, options, &mut report).into_iter();
+        objects.extend(of_gateways.map(|object| Written { ingress: None, object }));
     }
     objects.extend(of_routes);
     // Where they are applied one after the other, what protects is there before what it protects.

@@ -341,7 +341,8 @@ fn a_path_that_protects_takes_no_other_ones() {
     }
 }
 
-/// What protects one path of a host does so at its other names, and no wider host has its requests.
+/// A path that is protected is so at the other names of its host, and no wider host has its
+/// requests.
 #[test]
 fn other_names_are_protected_as_well() {
     let denied = [("whitelist-source-range", "192.0.2.1")];
@@ -398,8 +399,16 @@ fn what_may_be_weaker_is_closed() {
     let mut forgotten = ingress("shop", "forgotten", host, ("/", "Prefix"), &[]);
     forgotten["metadata"]["annotations"]["nginx.ingress.kubernetes.io/enable-modsecurity"] = json!(true);
     let elsewhere = ingress("evil", "sso", "sso.example.com", ("/", "Prefix"), &[]);
+    let taken = ingress(
+        "evil",
+        "taken",
+        host,
+        ("/oauth2/auth(x)", "ImplementationSpecific"),
+        &[("use-regex", "true")],
+    );
     let cases = [
         (of(&[("auth-url", "https://$host/oauth2/auth")]), "what it is to protect"),
+        (beside(&[("auth-url", "https://$host/oauth2/auth")], taken), "is an expression that may take it"),
         (of(&[("auth-url", "http://auth.infra.svc/?allowed_groups=a")]), "it has a query"),
         (beside(&[("auth-url", "https://sso.example.com/check")], elsewhere), "another namespace"),
         (of(&[("auth-proxy-set-headers", "shop/fields")]), "who is allowed"),

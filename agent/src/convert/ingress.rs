@@ -11,7 +11,7 @@ use super::shape;
 pub(super) const PREFIX: &str = "nginx.ingress.kubernetes.io/";
 const VERSION: &str = "networking.k8s.io/v1";
 const CONTROLLER: &str = "k8s.io/ingress-nginx";
-/// The class of a controller that nobody named otherwise.
+/// The class of a controller that is installed as its documentation has it.
 const CLASS: &str = "nginx";
 
 /// An object of a namespace.

@@ -11,7 +11,6 @@ use super::Options;
 use super::difference::{Difference, Outcome};
 use super::ingress::World;
 use super::names::Names;
-use super::routes::Written;
 use super::servers::{Server, Servers, wider};
 
 pub(super) const GATEWAY_API: &str = "gateway.networking.k8s.io";
@@ -136,7 +135,7 @@ impl Listeners {
         world: &World,
         options: &Options,
         report: &mut Vec<Difference>,
-    ) -> Vec<Written> {
+    ) -> Vec<Value> {
         let mut owners = BTreeMap::<_, Vec<&Secure>>::new();
         for secure in self.secure.values() {
             owners.entry((&secure.namespace, &secure.owner)).or_default().push(secure);
@@ -190,7 +189,7 @@ impl Listeners {
             };
             objects.push(owner);
         }
-        objects.into_iter().map(|object| Written { ingress: None, object }).collect()
+        objects
     }
 }
 

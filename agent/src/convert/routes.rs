@@ -5,13 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Value, json};
 
 use super::Options;
+use super::annotations::protects;
 use super::difference::{Difference, Outcome};
 use super::ingress::{Backend, Ingress, World};
 use super::listeners::{GATEWAY_API, Listeners};
 use super::names::{self, Names};
 use super::rules::{Filters, Source};
 use super::servers::{Server, Servers};
-use super::terms::{Terms, protects};
+use super::terms::Terms;
 
 /// Rules or hostnames of one route, and targets of one policy.
 const MOST: usize = 16;

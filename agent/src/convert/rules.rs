@@ -3,12 +3,13 @@
 
 use serde_json::{Value, json};
 
+use super::annotations::protects;
 use super::difference::{Difference, Outcome};
 use super::ingress::{Backend, PathKind, World};
 use super::names;
 use super::paths;
 use super::servers::{Location, Server, Target};
-use super::terms::{Terms, protects};
+use super::terms::Terms;
 
 /// The material of rules.
 pub(super) struct Source<'a> {

@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
+use super::annotations::protects;
 use super::difference::{Difference, Outcome};
 use super::ingress::{Backend, Ingress, PathKind, World};
 use super::paths::{self, Style};
 use super::shape;
-use super::terms::protects;
 
 /// By host; the empty one is for all that no other takes.
 pub(super) type Servers = BTreeMap<String, Server>;
@@ -41,7 +41,7 @@ pub(super) struct Location {
     pub matches: Vec<Value>,
 }
 
-/// What a path leads to.
+/// The answer to requests of a path.
 #[derive(Clone, Debug)]
 pub(super) enum Target {
     Backend(Option<Backend>),

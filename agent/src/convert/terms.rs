@@ -103,32 +103,6 @@ impl<'a> Reading<'a> {
     }
 }
 
-/// True if an annotation keeps requests out.
-pub(super) fn protects(ingress: &Ingress) -> bool {
-    const PROTECTING: &[&str] = &[
-        "allowlist-source-range",
-        "auth-secret",
-        "auth-tls-secret",
-        "auth-type",
-        "auth-url",
-        "configuration-snippet",
-        "denylist-source-range",
-        "enable-modsecurity",
-        "enable-owasp-core-rules",
-        "limit-rpm",
-        "limit-rps",
-        "modsecurity-snippet",
-        "proxy-body-size",
-        "whitelist-source-range",
-    ];
-    let closes = |name: &str| {
-        let protects = matches!(annotations::fate(name), Fate::Protects(_));
-        protects && ingress.get(name).is_some_and(|value| value != "false")
-    };
-    PROTECTING.iter().any(|annotation| ingress.get(annotation).is_some())
-        || ingress.annotations.keys().filter_map(|name| name.strip_prefix(PREFIX)).any(closes)
-}
-
 /// Names with commas between them.
 fn list(text: &str) -> Vec<String> {
     text.split(',').map(str::trim).filter(|it| !it.is_empty()).map(str::to_owned).collect()

@@ -1,5 +1,5 @@
-//! What is written, as an API server and the translation take it: an object that either refuses
-//! would be missing, and what it protects would be open.
+//! The output as an API server and the translation take it: an object that either refuses would be
+//! missing, and what it protects would be open.
 
 use std::collections::HashMap;
 

@@ -11,6 +11,19 @@ const OAUTH2_PROXY: &str = "/oauth2/auth";
 /// Fields of oauth2-proxy's answers.
 const OF_OAUTH2_PROXY: &[&str] = &["X-Auth-Request-User", "X-Auth-Request-Email"];
 
+/// Characters that are more than text in an expression.
+const EXPRESSION: &[char] = &['(', '[', '{', '.', '*', '+', '?', '$', '^', '|', '\\'];
+/// Ends of expressions that take whatever follows the text before them.
+const TAKING_ALL: &[&str] = &["", "(/|$)(.*)", "(.*)", ".*", "?(.*)", "(/.*)?"];
+
+/// Of a host in `auth-url`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Whose {
+    /// A host of the Ingress itself.
+    Own,
+    Other,
+}
+
 impl Reading<'_> {
     pub(super) fn auth_service(&mut self) {
         let Some(url) = self.get("auth-url") else { return };
@@ -89,7 +102,8 @@ impl Reading<'_> {
         let hosts = if of_request { own.clone() } else { vec![authority] };
         let mut found: Option<(String, Backend)> = None;
         for host in hosts {
-            let at = self.location(host, &path, own.contains(&host))?;
+            let at =
+                self.location(host, &path, if own.contains(&host) { Whose::Own } else { Whose::Other })?;
             if found.as_ref().is_some_and(|found| *found != at) {
                 return Err("its hosts have different auth services: write an Ingress for each".to_owned());
             }
@@ -99,22 +113,34 @@ impl Reading<'_> {
         Ok((namespace, backend, path))
     }
 
-    /// The Service to which an Ingress of the input leads from a host. A client's request would find
-    /// it, but what is in the input may be less than what is in the cluster, and another's.
-    fn location(&self, host: &str, path: &str, is_own: bool) -> Result<(String, Backend), String> {
-        let literal =
-            |path: &'_ str| path.split(['(', '[', '.', '*', '?', '$', '|', '\\']).next().map(str::len);
-        let locations = self.servers.get(host).into_iter().flat_map(|server| &server.locations);
+    /// The Service to which an Ingress of the input leads from a host. A client would find it, too,
+    /// but the input may be less than what is in the cluster, or be another tenant's.
+    fn location(&self, host: &str, path: &str, whose: Whose) -> Result<(String, Backend), String> {
+        let server = self.servers.get(host);
+        let is_regex = server.is_some_and(|server| server.is_regex(self.world));
+        // Of an expression, the text before what is more than text.
+        let literal = |location: &Location| {
+            let text = location.path.as_str();
+            text.find(|c: char| is_regex && EXPRESSION.contains(&c)).unwrap_or(text.len())
+        };
         let takes = |location: &&Location| {
-            let text = &location.path[..literal(&location.path).unwrap_or(0)];
-            let below = path.strip_prefix(text.trim_end_matches('/'));
+            let below = path.strip_prefix(location.path[..literal(location)].trim_end_matches('/'));
             match location.kind {
-                PathKind::Exact => path == location.path,
-                PathKind::Prefix => below.is_some_and(|rest| rest.is_empty() || rest.starts_with('/')),
-                PathKind::Text => below.is_some(),
+                PathKind::Exact if !is_regex => path == location.path,
+                PathKind::Prefix if !is_regex => {
+                    below.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+                }
+                _ => below.is_some(),
             }
         };
-        let longest = locations.filter(takes).max_by_key(|location| literal(&location.path));
+        let locations = server.into_iter().flat_map(|server| &server.locations);
+        let longest = locations.filter(takes).max_by_key(|location| literal(location));
+        if let Some(location) = longest.filter(|it| !TAKING_ALL.contains(&&it.path[literal(it)..])) {
+            return Err(format!(
+                "the path {} of {host} is an expression that may take it, or not: write the Service in auth-url, as http://SERVICE.NAMESPACE.svc:PORT{path}",
+                location.path
+            ));
+        }
         let found = longest.and_then(|location| Some((location, location.backend()?.clone())));
         let Some((location, backend)) = found else {
             return Err(format!(
@@ -122,13 +148,13 @@ impl Reading<'_> {
             ));
         };
         let ingress = &self.world.ingresses[location.ingress];
-        if ingress.get("auth-url").is_some() || is_own && location.is_rest() {
+        if ingress.get("auth-url").is_some() || whose == Whose::Own && location.is_rest() {
             return Err(format!(
                 "in the input, {host}{path} leads to what it is to protect ({}): give the Ingress of the auth service, too",
                 ingress.key()
             ));
         }
-        if !is_own && ingress.namespace != self.ingress.namespace {
+        if whose == Whose::Other && ingress.namespace != self.ingress.namespace {
             return Err(format!(
                 "{host} is a host of {}, in another namespace, which may have taken the name: if the auth service is there, write it as http://{}.{}.svc:PORT{path}",
                 ingress.key(),
