@@ -15,7 +15,7 @@ use anyhow::{Context, Result};
 use portcullis_testbed::workspace;
 
 use crate::image;
-use registry::{Registry, Repository, Transport};
+use registry::{Registry, Repository, Tag, Transport};
 use signature::Key;
 
 const SBOM: &str = "application/vnd.cyclonedx+json";
@@ -28,14 +28,14 @@ pub(crate) struct Args {
     repository: Repository,
     /// Tag of the image [default: the version]
     #[arg(long, default_value = env!("CARGO_PKG_VERSION"))]
-    tag: String,
+    tag: Tag,
     /// An agent that is built already; it must be static and list its crates
     #[arg(long)]
     binary: Option<PathBuf>,
     /// Sign with this ECDSA key (PEM), as cosign does
     #[arg(long)]
     key: Option<PathBuf>,
-    /// Replace what is published with this tag
+    /// Replace what is published with this tag, and the chart of this version
     #[arg(long)]
     replace: bool,
     /// Without TLS
@@ -55,19 +55,26 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let archive = place.join("portcullis.tar");
     let (digest, program) =
         image::published(args.binary.as_deref(), &format!("{repository}:{tag}"), &archive)?;
+    let sbom = parts::of(&program)?;
+    fs::write(place.join("portcullis.cdx.json"), &sbom).context("cannot write the SBOM")?;
+    let charts = repository.charts();
+    let package = chart::package((repository, &digest), &place)?;
+    // All that may refuse comes before the first push: the tags say the same version, or none.
+    let mut there = None;
     if !args.replace {
         registry.refuse_other(repository, tag, &digest)?;
+        there = chart::published(&registry, &charts, &package)?;
     }
     registry.push_archive(&archive, repository, tag, &digest)?;
     println!("publish: image {repository}@{digest}");
 
-    let sbom = parts::of(&program)?;
-    fs::write(place.join("portcullis.cdx.json"), &sbom).context("cannot write the SBOM")?;
     registry.attach(repository, &digest, SBOM, sbom)?;
     println!("publish: SBOM in {PLACE}/portcullis.cdx.json, and beside the image");
 
-    let charts = repository.charts();
-    let chart = chart::publish(&charts, (repository, &digest), &place, transport)?;
+    let chart = match there {
+        Some(chart) => chart,
+        None => chart::push(&registry, &charts, &package, transport)?,
+    };
     println!("publish: chart oci://{charts}/{} {}, {chart}", chart::NAME, env!("CARGO_PKG_VERSION"));
     if let Some(key) = key {
         key.sign(&registry, repository, &digest)?;

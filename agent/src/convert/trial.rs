@@ -12,6 +12,9 @@ use super::ingress::World;
 use super::routes::Written;
 use crate::findings::findings;
 
+/// Characters of a reason: a route of many rules has it many times.
+const LONGEST: usize = 300;
+
 #[derive(Clone, Debug)]
 pub(super) struct Fault {
     /// The one that it was written for.
@@ -40,7 +43,8 @@ pub(super) fn faults(written: &[Written]) -> Vec<Fault> {
             state => is_route && state.contains("Accepted=False"),
         };
         let ingress = owners.get(&object).copied().flatten();
-        is_fault.then_some(Fault { ingress, object, reason: finding.message })
+        let reason = finding.message.chars().take(LONGEST).collect();
+        is_fault.then_some(Fault { ingress, object, reason })
     });
     faults.collect()
 }
