@@ -5,12 +5,15 @@ mod annotations;
 mod difference;
 mod ingress;
 mod listeners;
+mod names;
 mod paths;
 mod routes;
 mod rules;
 mod servers;
+mod shape;
 mod snippet;
 mod terms;
+mod trial;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
@@ -18,14 +21,16 @@ use std::process::ExitCode;
 use anyhow::Result;
 use portcullis_control::source::Batch;
 use portcullis_inspect::{Cell, Colours, Look, Table};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::cli::ConvertArgs;
 use crate::output;
 use difference::{Difference, Outcome};
-use ingress::World;
+use ingress::{Ingress, Unreadable, World};
 use listeners::Listeners;
-use routes::Routes;
+use names::Names;
+use routes::{Routes, Written};
+use servers::Servers;
 use terms::Reading;
 
 /// The Gateway that everything is written for.
@@ -91,8 +96,61 @@ fn summary(differences: &[Difference]) -> String {
     if counts.is_empty() { "no differences".to_owned() } else { counts.join(", ") }
 }
 
+/// Rounds of conversion: what is written may not be taken, and is closed then, of which a part may
+/// not be taken, either.
+const ROUNDS: usize = 4;
+
 fn convert(manifests: &[Value], options: &Options) -> Converted {
     let world = World::read(manifests);
+    let mut closed = Closed::default();
+    for _ in 0..ROUNDS {
+        let (written, report) = written(manifests, &world, &closed, options);
+        let faults = trial::faults(&written);
+        let objects = || written.into_iter().map(|it| it.object).collect();
+        if faults.is_empty() {
+            return Converted { objects: objects(), differences: report };
+        }
+        let mut is_new = false;
+        for fault in &faults {
+            is_new |= closed.add(fault);
+        }
+        if !is_new {
+            let mut differences = report;
+            differences.extend(faults.iter().map(|fault| fault.difference(&world, Outcome::Unprotected)));
+            differences.sort();
+            return Converted { objects: objects(), differences };
+        }
+    }
+    Converted { objects: Vec::new(), differences: written(manifests, &world, &closed, options).1 }
+}
+
+/// Ingresses that are closed because what was written for them is not taken as it is.
+#[derive(Default)]
+struct Closed {
+    whole: BTreeSet<usize>,
+    /// Not even their paths are.
+    paths: BTreeSet<usize>,
+    reasons: Vec<trial::Fault>,
+}
+
+impl Closed {
+    /// Returns `false` if nothing more can be closed because of it.
+    fn add(&mut self, fault: &trial::Fault) -> bool {
+        let Some(ingress) = fault.ingress else { return false };
+        if self.whole.insert(ingress) {
+            self.reasons.push(fault.clone());
+            return true;
+        }
+        self.paths.insert(ingress)
+    }
+}
+
+fn written(
+    manifests: &[Value],
+    world: &World,
+    closed: &Closed,
+    options: &Options,
+) -> (Vec<Written>, Vec<Difference>) {
     let mut report: Vec<_> = world
         .foreign
         .iter()
@@ -105,46 +163,81 @@ fn convert(manifests: &[Value], options: &Options) -> Converted {
             )
         })
         .collect();
-    report.extend(world.unreadable.iter().map(|(ingress, fault)| {
-        Difference::new(ingress, "spec", Outcome::Closed, format!("{fault}; not written"))
-    }));
-    let servers = servers::servers(&world, &mut report);
+    report.extend(closed.reasons.iter().map(|fault| fault.difference(world, Outcome::Closed)));
+    let servers = servers::servers(world, &closed.paths, &mut report);
+    report.extend(world.unreadable.iter().map(|unreadable| of_unreadable(unreadable, &servers)));
     let terms: Vec<_> = world
         .ingresses
         .iter()
-        .map(|ingress| {
-            let (world, servers, report) = (&world, &servers, &mut report);
-            Reading { world, servers, ingress, terms: terms::Terms::default(), report }.terms()
+        .enumerate()
+        .map(|(index, ingress)| {
+            let (servers, report) = (&servers, &mut report);
+            let mut terms =
+                Reading { world, servers, ingress, terms: terms::Terms::default(), report }.terms();
+            terms.closed |= closed.whole.contains(&index);
+            terms
         })
         .collect();
-    let mut listeners = Listeners::new(&world, &servers);
+    let (mut listeners, mut names) = (Listeners::new(world, &servers, options), Names::new(world));
     let mut routes = Routes {
-        world: &world,
+        world,
         servers: &servers,
         terms: &terms,
         options,
         listeners: &mut listeners,
         report: &mut report,
+        names: &mut names,
         objects: Vec::new(),
         backends: BTreeMap::new(),
         backend_tls: BTreeMap::new(),
+        grants: BTreeSet::new(),
         redirected: BTreeSet::new(),
     };
     for (index, _) in world.ingresses.iter().enumerate().filter(|(_, ingress)| !ingress.is_canary()) {
         routes.of(index);
     }
     routes.service_policies();
-    let written = routes.objects;
+    routes.service_grants();
+    let of_routes = routes.objects;
     let mut objects = Vec::new();
     if !world.ingresses.is_empty() {
-        objects = listeners.objects(&world, options, &mut report);
+        let of_gateways = listeners.objects(world, options, &mut report).into_iter();
+        objects.extend(of_gateways.map(|object| Written { ingress: None, object }));
     }
-    objects.extend(written);
-    tell_of_the_rest(&world, &mut report);
+    objects.extend(of_routes);
+    // Where they are applied one after the other, what protects is there before what it protects.
+    objects.sort_by_key(|it| matches!(it.object["kind"].as_str(), Some("HTTPRoute" | "TLSRoute")));
+    tell_of_sizes(world, &mut report);
+    tell_of_the_rest(world, &mut report);
     report.extend(of_all_ingresses(manifests));
     report.sort();
     report.dedup();
-    Converted { objects, differences: report }
+    (objects, report)
+}
+
+fn of_unreadable(unreadable: &Unreadable, servers: &Servers) -> Difference {
+    let is_wide = |host: &String| servers::wider(servers, host).is_some();
+    let is_closed = |host: &String| servers.get(host).map_or(!is_wide(host), |server| server.closed);
+    let (outcome, rest) = if unreadable.hosts.is_empty() {
+        (Outcome::Unprotected, "it is not written; see that no other Ingress has its paths")
+    } else if unreadable.hosts.iter().all(is_closed) {
+        (Outcome::Closed, "it is not written, and its hosts are closed")
+    } else {
+        (Outcome::Unprotected, "it is not written, and Ingresses of wider hosts have its requests")
+    };
+    Difference::new(&unreadable.key, "spec", outcome, format!("{}; {rest}", unreadable.fault))
+}
+
+/// One line for what holds for all.
+fn tell_of_sizes(world: &World, report: &mut Vec<Difference>) {
+    let silent = |ingress: &&Ingress| !ingress.is_canary() && ingress.get("proxy-body-size").is_none();
+    let count = world.ingresses.iter().filter(silent).count();
+    if count > 0 {
+        let text = format!(
+            "TrafficPolicy maxRequestBody of 1 MiB for {count} that do not say, as ingress-nginx has it; if its ConfigMap says otherwise, annotate them"
+        );
+        report.push(Difference::new("(all)", "proxy-body-size", Outcome::Differs, text));
+    }
 }
 
 /// Annotations that are part of what others became.
@@ -166,16 +259,25 @@ fn tell_of_the_rest(world: &World, report: &mut Vec<Difference>) {
     }
 }
 
-/// Options of the controller itself, which keep requests out of all Ingresses.
-const OF_THE_CONTROLLER: [&str; 9] = [
+/// Options of the controller itself, which keep requests out of all Ingresses, or tell who clients
+/// are.
+const OF_THE_CONTROLLER: &[&str] = &[
     "allowlist-source-range",
     "block-cidrs",
     "block-referers",
     "block-user-agents",
     "denylist-source-range",
     "enable-modsecurity",
+    "enable-owasp-modsecurity-crs",
+    "enable-real-ip",
+    "force-ssl-redirect",
     "global-auth-url",
+    "http-snippet",
+    "location-snippet",
+    "modsecurity-snippet",
     "server-snippet",
+    "use-forwarded-headers",
+    "use-proxy-protocol",
     "whitelist-source-range",
 ];
 
@@ -186,24 +288,18 @@ fn of_all_ingresses(manifests: &[Value]) -> impl Iterator<Item = Difference> {
         let is_set = |option: &&str| {
             map["data"][*option].as_str().is_some_and(|value| !["", "false"].contains(&value))
         };
-        let set: Vec<_> = OF_THE_CONTROLLER.into_iter().filter(is_set).collect();
+        let set: Vec<_> = OF_THE_CONTROLLER.iter().copied().filter(is_set).collect();
         set.into_iter().map(move |option| {
-            let text =
-                "of the controller, for all Ingresses: write a TrafficPolicy whose target is the Gateway";
+            let text = match option {
+                "use-forwarded-headers" | "use-proxy-protocol" | "enable-real-ip" => {
+                    "of the controller: lists of addresses and limits see other clients without clientAddress or proxyProtocol of a ListenerPolicy"
+                }
+                "force-ssl-redirect" => {
+                    "of the controller: hosts without a certificate are served without TLS"
+                }
+                _ => "of the controller, for all Ingresses: write a TrafficPolicy whose target is the Gateway",
+            };
             Difference::new(&name, option, Outcome::Unprotected, text)
         })
-    })
-}
-
-/// Lets objects of one namespace refer to one object of another.
-fn grant(namespace: &str, from: &str, (group, kind): (&str, &str), to: &str, name: &str) -> Value {
-    json!({
-        "apiVersion": "gateway.networking.k8s.io/v1",
-        "kind": "ReferenceGrant",
-        "metadata": {"name": format!("{name}-for-{from}"), "namespace": namespace},
-        "spec": {
-            "from": [{"group": group, "kind": kind, "namespace": from}],
-            "to": [{"group": "", "kind": to, "name": name}],
-        },
     })
 }

@@ -19,7 +19,7 @@ use portcullis_testbed::workspace;
 use crate::architecture::Architecture;
 use crate::image;
 use images::Images;
-use registry::{Registry, Repository, Transport};
+use registry::{Registry, Repository, Tag, Transport};
 use signature::Key;
 
 const SBOM: &str = "application/vnd.cyclonedx+json";
@@ -32,7 +32,7 @@ pub(crate) struct Args {
     repository: Repository,
     /// Tag of the image [default: the version]
     #[arg(long, default_value = env!("CARGO_PKG_VERSION"))]
-    tag: String,
+    tag: Tag,
     /// Processors that there is an image for; repeat for several, which get one tag [default: this
     /// machine's]
     #[arg(long, value_enum)]
@@ -44,7 +44,7 @@ pub(crate) struct Args {
     /// Sign with this ECDSA key (PEM), as cosign does
     #[arg(long)]
     key: Option<PathBuf>,
-    /// Replace what is published with this tag
+    /// Replace what is published with this tag, and the chart of this version
     #[arg(long)]
     replace: bool,
     /// Without TLS
@@ -67,21 +67,29 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let Args { repository, tag, .. } = args;
     let images = Images::of(&programs(args)?)?;
     let digest = images.digest();
+    let sboms = images.each().map(|(image, program)| Ok((image, parts::of(program)?)));
+    let sboms = sboms.collect::<Result<Vec<_>>>()?;
+    let charts = repository.charts();
+    let package = chart::package((repository, &digest), &place)?;
+    // All that may refuse comes before the first push: the tags say the same version, or none.
+    let mut there = None;
     if !args.replace {
         registry.refuse_other(repository, tag, &digest)?;
+        there = chart::published(&registry, &charts, &package)?;
     }
     images.push(&registry, repository, tag)?;
     println!("publish: image {repository}@{digest} for {}", images.architectures());
-    for (image, program) in images.each() {
-        let sbom = parts::of(program)?;
+    for (image, sbom) in sboms {
         let name = format!("portcullis-{}.cdx.json", image.architecture.name());
         fs::write(place.join(&name), &sbom).context("cannot write the SBOM")?;
         registry.attach(repository, &image.manifest.digest, SBOM, sbom)?;
         println!("publish: SBOM in {PLACE}/{name}, and beside the image");
     }
 
-    let charts = repository.charts();
-    let chart = chart::publish(&charts, (repository, &digest), &place, transport)?;
+    let chart = match there {
+        Some(chart) => chart,
+        None => chart::push(&registry, &charts, &package, transport)?,
+    };
     println!("publish: chart oci://{charts}/{} {}, {chart}", chart::NAME, env!("CARGO_PKG_VERSION"));
     if let Some(key) = key {
         for digest in images.digests() {

@@ -67,6 +67,15 @@ pub fn translate(
     Translated { batch, outcome }
 }
 
+/// Translates manifests as values, whose Gateways have addresses of their own.
+pub fn translate_manifests(manifests: Vec<Value>, settings: Settings) -> Translated {
+    let batch = Batch::of(manifests);
+    let mut translator = Translator::new(settings);
+    translator.observe(Feedback::Assigned(own_addresses(&batch)));
+    let outcome = translator.apply(with_built_in(batch.changes()));
+    Translated { batch, outcome }
+}
+
 /// By Gateway, an address of its own after those that it asks for.
 fn own_addresses(batch: &Batch) -> BTreeMap<ObjectName, AssignedAddresses> {
     let objects = batch.manifests.iter().filter_map(|manifest| manifest.object.as_ref());

@@ -1,6 +1,7 @@
 //! The annotations of ingress-nginx, as data: what is read elsewhere, what needs nothing here, and
 //! what is lost, with what to do instead. `docs/tasks/from-ingress-nginx.md` has the same table.
 
+use super::ingress::{Ingress, PREFIX};
 use Fate::{Lost, NotNeeded, Protects, Read, Weakens};
 
 /// The fate of an annotation.
@@ -32,7 +33,12 @@ pub(super) const ANNOTATIONS: &[(&str, Fate)] = &[
     ("auth-keepalive-share-vars", NotNeeded("connections to auth services are kept")),
     ("auth-keepalive-timeout", Lost("BackendPolicy timeouts.idle of the auth service")),
     ("auth-method", Lost("the service is asked with the request's own method")),
-    ("auth-proxy-set-headers", Lost("RequestHeaderModifier in front of a filter ExternalAuth")),
+    (
+        "auth-proxy-set-headers",
+        Protects(
+            "the service may tell by them who is allowed: write RequestHeaderModifier in front of a filter ExternalAuth",
+        ),
+    ),
     ("auth-realm", Lost("the realm is the gateway's")),
     ("auth-request-redirect", Lost("the service gets the request's own path")),
     ("auth-response-headers", Read),
@@ -164,6 +170,32 @@ pub(super) const ANNOTATIONS: &[(&str, Fate)] = &[
 pub(super) fn fate(annotation: &str) -> Fate {
     let known = ANNOTATIONS.iter().find(|(name, _)| *name == annotation);
     known.map_or(Protects("it is not known: write what it does, and remove it"), |(_, fate)| *fate)
+}
+
+/// True if an annotation keeps requests out.
+pub(super) fn protects(ingress: &Ingress) -> bool {
+    const PROTECTING: &[&str] = &[
+        "allowlist-source-range",
+        "auth-secret",
+        "auth-tls-secret",
+        "auth-type",
+        "auth-url",
+        "configuration-snippet",
+        "denylist-source-range",
+        "enable-modsecurity",
+        "enable-owasp-core-rules",
+        "limit-rpm",
+        "limit-rps",
+        "modsecurity-snippet",
+        "proxy-body-size",
+        "whitelist-source-range",
+    ];
+    let closes = |name: &str| {
+        let protects = matches!(fate(name), Protects(_));
+        protects && ingress.get(name).is_some_and(|value| value != "false")
+    };
+    PROTECTING.iter().any(|annotation| ingress.get(annotation).is_some())
+        || ingress.annotations.keys().filter_map(|name| name.strip_prefix(PREFIX)).any(closes)
 }
 
 #[cfg(test)]

@@ -2,15 +2,22 @@
 //! annotation's meaning.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use serde_json::Value;
+
+use super::shape;
 
 pub(super) const PREFIX: &str = "nginx.ingress.kubernetes.io/";
 const VERSION: &str = "networking.k8s.io/v1";
 const CONTROLLER: &str = "k8s.io/ingress-nginx";
+/// The class of a controller that is installed as its documentation has it.
+const CLASS: &str = "nginx";
 
 /// An object of a namespace.
 pub(super) type Name = (String, String);
+/// Objects by kind, too.
+type ByName = BTreeMap<(&'static str, Name), Value>;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ingress {
@@ -18,7 +25,6 @@ pub(super) struct Ingress {
     pub name: String,
     /// RFC 3339, or empty: the oldest Ingress has a path that several claim.
     pub created: String,
-    pub class: Option<String>,
     pub annotations: BTreeMap<String, String>,
     pub default_backend: Option<Backend>,
     /// Host, empty for all, and its paths.
@@ -33,7 +39,7 @@ pub(super) struct Path {
     pub backend: Option<Backend>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum PathKind {
     Exact,
     Prefix,
@@ -54,6 +60,16 @@ pub(super) struct Tls {
     pub secret: Option<String>,
 }
 
+/// An Ingress of which nothing is written.
+#[derive(Debug)]
+pub(super) struct Unreadable {
+    /// `shop/cart`
+    pub key: String,
+    pub fault: String,
+    /// As far as they can be read; the empty one is for all.
+    pub hosts: Vec<String>,
+}
+
 /// Everything that was read.
 #[derive(Debug, Default)]
 pub(super) struct World {
@@ -61,51 +77,60 @@ pub(super) struct World {
     pub ingresses: Vec<Ingress>,
     /// Those of other controllers: name, and the class.
     pub foreign: Vec<(String, String)>,
-    /// Those that cannot be read: name, and why.
-    pub unreadable: Vec<(String, String)>,
-    objects: BTreeMap<(String, Name), Value>,
+    pub unreadable: Vec<Unreadable>,
+    objects: ByName,
 }
 
 impl World {
     pub(super) fn read(manifests: &[Value]) -> Self {
-        let mut world = Self::default();
-        for manifest in manifests {
-            let kind = text(manifest, "/kind").unwrap_or_default();
-            world.objects.entry((kind, name_of(manifest))).or_insert_with(|| manifest.clone());
-        }
+        let (objects, twice) = objects(manifests);
         let of_kind = |wanted: &'static str| {
-            world.objects.iter().filter(move |((kind, _), _)| kind == wanted).map(|(_, object)| object)
+            objects.iter().filter(move |((kind, _), _)| *kind == wanted).map(|(_, object)| object)
         };
         let controllers: BTreeMap<_, _> = of_kind("IngressClass")
             .map(|class| (name_of(class).1, text(class, "/spec/controller").unwrap_or_default()))
             .collect();
         let by_default = of_kind("IngressClass")
             .find(|class| {
-                annotations(class)
-                    .get("ingressclass.kubernetes.io/is-default-class")
-                    .is_some_and(|it| it == "true")
+                let annotations = shape::annotations(class).unwrap_or_default();
+                annotations.get("ingressclass.kubernetes.io/is-default-class").is_some_and(|it| it == "true")
             })
             .map(|class| name_of(class).1);
-        let (mut ingresses, mut foreign, mut unreadable) = (Vec::new(), Vec::new(), Vec::new());
+        let mut world = Self::default();
         for manifest in of_kind("Ingress") {
-            let mut ingress = Ingress::read(manifest);
-            if let Some(fault) = ingress.fault(manifest) {
-                unreadable.push((ingress.key(), fault));
+            let (namespace, name) = name_of(manifest);
+            let key = format!("{namespace}/{name}");
+            let class = class(manifest).or_else(|| by_default.clone()).unwrap_or_default();
+            if controllers.get(&class).is_some_and(|controller| controller != CONTROLLER) {
+                world.foreign.push((key, class));
                 continue;
             }
-            ingress.class = ingress.class.or_else(|| by_default.clone());
-            let class = ingress.class.clone().unwrap_or_default();
-            match controllers.get(&class) {
-                Some(controller) if controller != CONTROLLER => foreign.push((ingress.key(), class)),
-                _ => ingresses.push(ingress),
+            let unknown = !["", CLASS].contains(&class.as_str()) && !controllers.contains_key(&class);
+            let both = twice.get(&name_of(manifest));
+            let read = if both.is_some() {
+                Err("it is in the input twice, and not the same: remove one of them".to_owned())
+            } else if unknown {
+                Err(format!(
+                    "its class {class} is not in the input, and may be another controller's: give the \
+                     IngressClass, too"
+                ))
+            } else {
+                Ingress::read(manifest)
+            };
+            match read {
+                Ok(ingress) => world.ingresses.push(ingress),
+                Err(fault) => {
+                    let hosts = both.cloned().unwrap_or_else(|| hosts(manifest));
+                    world.unreadable.push(Unreadable { key, fault, hosts });
+                }
             }
         }
-        ingresses.sort_by_key(|it| (it.created.is_empty(), it.created.clone(), it.key()));
-        Self { ingresses, foreign, unreadable, ..world }
+        world.ingresses.sort_by_key(|it| (it.created.is_empty(), it.created.clone(), it.key()));
+        Self { objects, ..world }
     }
 
-    pub(super) fn object(&self, kind: &str, namespace: &str, name: &str) -> Option<&Value> {
-        self.objects.get(&(kind.to_owned(), (namespace.to_owned(), name.to_owned())))
+    pub(super) fn object(&self, kind: &'static str, namespace: &str, name: &str) -> Option<&Value> {
+        self.objects.get(&(kind, (namespace.to_owned(), name.to_owned())))
     }
 
     /// The number of a Service's port, and its name if it has one.
@@ -134,46 +159,44 @@ impl World {
 }
 
 impl Ingress {
-    fn read(manifest: &Value) -> Self {
-        let (namespace, name) = name_of(manifest);
-        let annotations = annotations(manifest);
-        let class = text(manifest, "/spec/ingressClassName")
-            .or_else(|| annotations.get("kubernetes.io/ingress.class").cloned());
-        let list = |value: &Value, at: &str| {
-            value.pointer(at).and_then(Value::as_array).cloned().unwrap_or_default()
-        };
-        let rules = list(manifest, "/spec/rules").into_iter().map(|rule| {
-            let paths = list(&rule, "/http/paths").iter().map(Path::read).collect();
-            (text(&rule, "/host").unwrap_or_default().to_ascii_lowercase(), paths)
-        });
-        let tls = list(manifest, "/spec/tls").into_iter().map(|tls| {
-            let hosts = list(&tls, "/hosts");
-            let hosts = hosts.iter().filter_map(Value::as_str).map(str::to_ascii_lowercase);
-            Tls { hosts: hosts.collect(), secret: text(&tls, "/secretName") }
-        });
-        let default_backend = manifest.pointer("/spec/defaultBackend").and_then(Backend::read);
-        Self {
-            created: text(manifest, "/metadata/creationTimestamp").unwrap_or_default(),
-            rules: rules.collect(),
-            tls: tls.collect(),
-            namespace,
-            name,
-            class,
-            annotations,
-            default_backend,
-        }
-    }
-
-    /// The reason for which it is not converted, if there is one.
-    fn fault(&self, manifest: &Value) -> Option<String> {
+    /// # Errors
+    /// The reason for which it is not converted.
+    fn read(manifest: &Value) -> Result<Self, String> {
         let version = text(manifest, "/apiVersion").unwrap_or_default();
         if version != VERSION {
-            return Some(format!(
+            return Err(format!(
                 "apiVersion is {version}: write it as {VERSION}, by `kubectl convert` for instance"
             ));
         }
-        let is_empty = self.default_backend.is_none() && self.rules.iter().all(|(_, paths)| paths.is_empty());
-        is_empty.then(|| "neither paths nor a default backend can be read of its spec".to_owned())
+        shape::text(manifest, "/metadata/name")?.filter(|name| !name.is_empty()).ok_or("it has no name")?;
+        shape::text(manifest, "/metadata/namespace")?;
+        shape::text(manifest, "/spec/ingressClassName")?;
+        let (namespace, name) = name_of(manifest);
+        let mut rules: Vec<(String, Vec<Path>)> = Vec::new();
+        for rule in shape::list(manifest, "/spec/rules")? {
+            let host = host(shape::text(rule, "/host")?.unwrap_or_default())?;
+            let paths = shape::list(rule, "/http/paths")?.iter().map(Path::read);
+            rules.push((host, paths.collect::<Result<_, _>>()?));
+        }
+        let mut tls = Vec::new();
+        for of in shape::list(manifest, "/spec/tls")? {
+            let hosts = shape::list(of, "/hosts")?.iter();
+            let hosts = hosts.map(|host| host.as_str().map(str::to_ascii_lowercase));
+            let hosts: Option<Vec<_>> = hosts.collect();
+            let hosts = hosts.ok_or("spec.tls: hosts are texts")?;
+            let secret = shape::text(of, "/secretName")?.filter(|secret| !secret.is_empty());
+            tls.push(Tls { hosts, secret });
+        }
+        let default_backend = match manifest.pointer("/spec/defaultBackend") {
+            None | Some(Value::Null) => None,
+            Some(backend) => Backend::read(backend),
+        };
+        if default_backend.is_none() && rules.iter().all(|(_, paths)| paths.is_empty()) {
+            return Err("neither paths nor a default backend can be read of its spec".to_owned());
+        }
+        let annotations = shape::annotations(manifest)?;
+        let created = shape::text(manifest, "/metadata/creationTimestamp")?.unwrap_or_default();
+        Ok(Self { namespace, name, created, annotations, default_backend, rules, tls })
     }
 
     pub(super) fn key(&self) -> String {
@@ -194,21 +217,28 @@ impl Ingress {
         self.is("canary")
     }
 
-    /// True if ingress-nginx takes the paths of its hosts for regular expressions.
-    pub(super) fn has_regex(&self) -> bool {
-        self.is("use-regex") || self.get("rewrite-target").is_some()
+    /// The target of a path, if it is another one: `/` at `/` rewrites nothing.
+    pub(super) fn rewritten(&self, path: &str) -> Option<&str> {
+        self.get("rewrite-target").filter(|target| *target != path)
+    }
+
+    /// True if ingress-nginx takes all paths of a host for regular expressions because of this one.
+    pub(super) fn has_regex_at(&self, path: &str) -> bool {
+        self.is("use-regex") || self.rewritten(path).is_some()
     }
 }
 
 impl Path {
-    fn read(value: &Value) -> Self {
-        let kind = match value["pathType"].as_str() {
+    fn read(value: &Value) -> Result<Self, String> {
+        let kind = match shape::text(value, "/pathType")?.as_deref() {
             Some("Exact") => PathKind::Exact,
             Some("Prefix") => PathKind::Prefix,
-            _ => PathKind::Text,
+            None | Some("ImplementationSpecific") => PathKind::Text,
+            Some(other) => return Err(format!("pathType {other} is not known")),
         };
-        let path = text(value, "/path").filter(|path| !path.is_empty()).unwrap_or_else(|| "/".to_owned());
-        Self { path, kind, backend: value.get("backend").and_then(Backend::read) }
+        let path = shape::text(value, "/path")?.filter(|path| !path.is_empty());
+        let path = path.unwrap_or_else(|| "/".to_owned());
+        Ok(Self { path, kind, backend: value.get("backend").and_then(Backend::read) })
     }
 }
 
@@ -229,7 +259,68 @@ fn name_of(manifest: &Value) -> Name {
     (namespace, text(manifest, "/metadata/name").unwrap_or_default())
 }
 
-fn annotations(manifest: &Value) -> BTreeMap<String, String> {
-    let all = manifest.pointer("/metadata/annotations").and_then(Value::as_object).into_iter().flatten();
-    all.filter_map(|(name, value)| Some((name.clone(), value.as_str()?.to_owned()))).collect()
+fn class(manifest: &Value) -> Option<String> {
+    let by_annotation = manifest.pointer("/metadata/annotations/kubernetes.io~1ingress.class");
+    let by_annotation = || by_annotation?.as_str().map(str::to_owned);
+    text(manifest, "/spec/ingressClassName").or_else(by_annotation)
+}
+
+fn host(text: String) -> Result<String, String> {
+    let text = text.to_ascii_lowercase();
+    if text.is_empty() || shape::is_host(&text) { Ok(text) } else { Err(format!("{text:?} is no host")) }
+}
+
+/// The hosts of an Ingress that has a fault.
+fn hosts(manifest: &Value) -> Vec<String> {
+    let rules = manifest.pointer("/spec/rules").and_then(Value::as_array).into_iter().flatten();
+    let mut hosts: Vec<_> =
+        rules.map(|rule| text(rule, "/host").unwrap_or_default().to_ascii_lowercase()).collect();
+    let has_default =
+        ["/spec/defaultBackend", "/spec/backend"].iter().any(|at| manifest.pointer(at).is_some());
+    if hosts.is_empty() && has_default {
+        hosts.push(String::new());
+    }
+    hosts
+}
+
+/// Objects by kind and name, whatever their order in the input; and the Ingresses that are there
+/// more than once and differ, with all of their hosts. Of other kinds such objects are left out, as
+/// if they were not given.
+fn objects(manifests: &[Value]) -> (ByName, BTreeMap<Name, Vec<String>>) {
+    let mut objects = ByName::new();
+    let mut twice = BTreeMap::<_, Vec<String>>::new();
+    for manifest in manifests {
+        let Some(kind) = kind(manifest) else { continue };
+        match objects.entry((kind, name_of(manifest))) {
+            Entry::Vacant(place) => drop(place.insert(manifest.clone())),
+            Entry::Occupied(first) if first.get() != manifest => {
+                let all = twice.entry(first.key().clone()).or_insert_with(|| hosts(first.get()));
+                all.extend(hosts(manifest));
+            }
+            Entry::Occupied(_) => {}
+        }
+    }
+    let mut ingresses = BTreeMap::new();
+    for ((kind, name), hosts) in twice {
+        if kind == "Ingress" {
+            ingresses.insert(name, hosts);
+        } else {
+            objects.remove(&(kind, name));
+        }
+    }
+    (objects, ingresses)
+}
+
+/// Other groups have kinds of these names, too.
+fn kind(manifest: &Value) -> Option<&'static str> {
+    let version = text(manifest, "/apiVersion").unwrap_or_default();
+    let group = version.split_once('/').map_or("", |(group, _)| group);
+    match (manifest["kind"].as_str()?, group) {
+        ("Ingress", "networking.k8s.io" | "extensions" | "") => Some("Ingress"),
+        ("IngressClass", "networking.k8s.io") => Some("IngressClass"),
+        ("Service", "") => Some("Service"),
+        ("Secret", "") => Some("Secret"),
+        ("ConfigMap", "") => Some("ConfigMap"),
+        _ => None,
+    }
 }

@@ -10,14 +10,17 @@ use serde_json::{Map, Value, json};
 use super::Options;
 use super::difference::{Difference, Outcome};
 use super::ingress::World;
-use super::servers::{Server, Servers};
+use super::names::Names;
+use super::servers::{Server, Servers, wider};
 
 pub(super) const GATEWAY_API: &str = "gateway.networking.k8s.io";
 /// Name of ListenerSets.
 const SET: &str = "ingress";
+/// Listeners of one object.
+const MOST: usize = 64;
 const CERT_MANAGER: &[&str] = &["cert-manager.io/", "acme.cert-manager.io/"];
 
-/// A listener with TLS, and the object that has it.
+/// A listener with TLS.
 #[derive(Debug)]
 struct Secure {
     namespace: String,
@@ -28,44 +31,103 @@ struct Secure {
     forwards_certificate: bool,
     /// Namespaces whose routes it takes.
     routes: BTreeSet<String>,
+    /// The object that has it, and its name there.
+    owner: String,
+    section: String,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Listeners {
-    secure: Vec<Secure>,
+    secure: BTreeMap<String, Secure>,
+    sections: BTreeSet<String>,
+    /// The last object of a namespace and an authority, and the number of its listeners.
+    owners: BTreeMap<(String, Option<String>), (String, usize)>,
+    names: Names,
 }
 
 impl Listeners {
-    pub(super) fn new(world: &World, servers: &Servers) -> Self {
-        let secure = servers.iter().filter_map(|(host, server)| secure(host, server, world));
-        Self { secure: secure.collect() }
+    pub(super) fn new(world: &World, servers: &Servers, options: &Options) -> Self {
+        let mut listeners = Self::default();
+        listeners.names.give("Gateway", &options.gateway.0, &options.gateway.1);
+        // Names with `*` give way to hosts that have theirs.
+        let (wild, exact): (Vec<_>, Vec<_>) = servers.iter().partition(|(host, _)| host.starts_with('*'));
+        for (host, server) in exact.into_iter().chain(wild) {
+            if let Some(secure) = secure(host, server, world) {
+                listeners.insert(secure);
+            }
+        }
+        for (host, server) in servers {
+            let of = |index: usize| world.ingresses[index].namespace.clone();
+            let namespaces = server.locations.iter().map(|location| of(location.ingress));
+            let at = listeners.for_routes(host, servers).map(|secure| secure.host.clone());
+            if let Some(secure) = at.and_then(|at| listeners.secure.get_mut(&at)) {
+                secure.routes.extend(namespaces);
+            }
+        }
+        listeners
+    }
+
+    fn insert(&mut self, mut secure: Secure) {
+        let of = (secure.namespace.clone(), secure.authority.clone());
+        let full = self.owners.get(&of).is_none_or(|(_, count)| *count == MOST);
+        if full {
+            let end = secure.authority.as_ref().map(|secret| format!("-{secret}"));
+            let mut name = format!("{SET}{}", end.unwrap_or_default());
+            let others = self.owners.get(&of).map(|(last, _)| last.clone());
+            if let Some(last) = others {
+                name = match last
+                    .rsplit_once("-part-")
+                    .and_then(|(begin, part)| Some((begin, part.parse::<u32>().ok()?)))
+                {
+                    Some((begin, part)) => format!("{begin}-part-{}", part + 1),
+                    None => format!("{last}-part-2"),
+                };
+            }
+            let name = self.names.give("Gateway", &secure.namespace, &name);
+            self.owners.insert(of.clone(), (name, 0));
+        }
+        if let Some((name, count)) = self.owners.get_mut(&of) {
+            secure.owner.clone_from(name);
+            *count += 1;
+        }
+        let section = section(&secure.host);
+        secure.section = section.clone();
+        let mut number = 1;
+        while !self.sections.insert(secure.section.clone()) {
+            number += 1;
+            secure.section = format!("{section}-{number}");
+        }
+        self.secure.insert(secure.host.clone(), secure);
     }
 
     /// One more, for the other name of `from-to-www-redirect`.
     pub(super) fn add(&mut self, namespace: &str, host: &str, certificate: &str) {
-        let certificate = Some(certificate.to_owned());
-        let (namespace, host) = (namespace.to_owned(), host.to_owned());
-        let routes = BTreeSet::from([namespace.clone()]);
-        self.secure.push(Secure {
-            namespace,
-            authority: None,
-            host,
-            certificate,
-            forwards_certificate: false,
-            routes,
-        });
+        let mut secure = Secure::new(namespace, host);
+        secure.certificate = Some(certificate.to_owned());
+        secure.routes.insert(namespace.to_owned());
+        self.insert(secure);
+    }
+
+    /// The listener with TLS at which the routes of a host are: its own, or else that of a wider
+    /// host, which has its clients otherwise, past what protects it.
+    fn for_routes(&self, host: &str, servers: &Servers) -> Option<&Secure> {
+        let mut at = Some(host);
+        while let Some(host) = at {
+            if let Some(secure) = self.secure.get(host) {
+                return Some(secure).filter(|secure| secure.certificate.is_some());
+            }
+            at = wider(servers, host);
+        }
+        None
+    }
+
+    pub(super) fn parent_of_routes(&self, host: &str, namespace: &str, servers: &Servers) -> Option<Value> {
+        self.for_routes(host, servers).map(|secure| secure.parent(namespace))
     }
 
     /// parentRef of a route to the listener with TLS of a host.
     pub(super) fn secure_parent(&self, host: &str, namespace: &str) -> Option<Value> {
-        let secure = self.secure.iter().find(|secure| secure.host == host)?;
-        let kind = if secure.authority.is_some() { "Gateway" } else { "ListenerSet" };
-        let mut parent =
-            json!({"group": GATEWAY_API, "kind": kind, "name": secure.owner(), "sectionName": section(host)});
-        if secure.namespace != namespace {
-            parent["namespace"] = json!(secure.namespace);
-        }
-        Some(parent)
+        self.secure.get(host).map(|secure| secure.parent(namespace))
     }
 
     pub(super) fn objects(
@@ -75,8 +137,8 @@ impl Listeners {
         report: &mut Vec<Difference>,
     ) -> Vec<Value> {
         let mut owners = BTreeMap::<_, Vec<&Secure>>::new();
-        for secure in &self.secure {
-            owners.entry((&secure.namespace, secure.owner())).or_default().push(secure);
+        for secure in self.secure.values() {
+            owners.entry((&secure.namespace, &secure.owner)).or_default().push(secure);
         }
         let mut gateway = json!({
             "apiVersion": "gateway.networking.k8s.io/v1",
@@ -111,12 +173,7 @@ impl Listeners {
                     "spec": {"parentRef": parent, "listeners": listeners},
                 }),
                 Some(authority) => {
-                    let (of, secret) = authority.split_once('/').unwrap_or((namespace, authority));
-                    let mut reference = json!({"group": "", "kind": "Secret", "name": secret});
-                    if of != namespace {
-                        reference["namespace"] = json!(of);
-                        objects.push(super::grant(of, namespace, (GATEWAY_API, "Gateway"), "Secret", secret));
-                    }
+                    let reference = json!({"group": "", "kind": "Secret", "name": authority});
                     json!({
                         "apiVersion": "gateway.networking.k8s.io/v1",
                         "kind": "Gateway",
@@ -137,33 +194,27 @@ impl Listeners {
 }
 
 fn secure(host: &str, server: &Server, world: &World) -> Option<Secure> {
-    let of = |index: usize| world.ingresses[index].namespace.clone();
-    let routes = server.locations.iter().map(|location| of(location.ingress)).collect();
+    let of = |index: usize| world.ingresses[index].namespace.as_str();
     if server.passthrough {
         let first = server
             .locations
             .iter()
             .find(|location| world.ingresses[location.ingress].is("ssl-passthrough"))?;
-        let namespace = of(first.ingress);
-        return Some(Secure {
-            namespace,
-            authority: None,
-            host: host.to_owned(),
-            certificate: None,
-            forwards_certificate: false,
-            routes,
-        });
+        let mut secure = Secure::new(of(first.ingress), host);
+        secure.routes = server.locations.iter().map(|location| of(location.ingress).to_owned()).collect();
+        return Some(secure);
     }
     let (index, certificate) = server.certificate.clone()?;
     let asks = server.client_certificates.map(|index| &world.ingresses[index]);
-    Some(Secure {
-        namespace: of(index),
-        authority: asks.and_then(|ingress| ingress.get("auth-tls-secret")).map(str::to_owned),
-        host: host.to_owned(),
-        certificate: Some(certificate),
-        forwards_certificate: asks.is_some_and(|ingress| ingress.is("auth-tls-pass-certificate-to-upstream")),
-        routes,
-    })
+    // Of another namespace, all is closed, and the name may be one of this namespace.
+    let authority = asks.and_then(|ingress| ingress.get("auth-tls-secret"));
+    let authority = authority.map(|secret| secret.rsplit_once('/').map_or(secret, |(_, name)| name));
+    let mut secure = Secure::new(of(index), host);
+    secure.authority = authority.map(str::to_owned);
+    secure.certificate = Some(certificate);
+    secure.forwards_certificate =
+        asks.is_some_and(|ingress| ingress.is("auth-tls-pass-certificate-to-upstream"));
+    Some(secure)
 }
 
 /// Annotations by which cert-manager makes certificates are its ListenerSet's now.
@@ -203,15 +254,31 @@ fn section(host: &str) -> String {
 // === impl Secure ===
 
 impl Secure {
-    fn owner(&self) -> String {
-        match &self.authority {
-            Some(authority) => format!("{SET}-{}", authority.replace('/', "-")),
-            None => SET.to_owned(),
+    fn new(namespace: &str, host: &str) -> Self {
+        Self {
+            namespace: namespace.to_owned(),
+            authority: None,
+            host: host.to_owned(),
+            certificate: None,
+            forwards_certificate: false,
+            routes: BTreeSet::new(),
+            owner: String::new(),
+            section: String::new(),
         }
     }
 
+    fn parent(&self, namespace: &str) -> Value {
+        let kind = if self.authority.is_some() { "Gateway" } else { "ListenerSet" };
+        let mut parent =
+            json!({"group": GATEWAY_API, "kind": kind, "name": self.owner, "sectionName": self.section});
+        if self.namespace != namespace {
+            parent["namespace"] = json!(self.namespace);
+        }
+        parent
+    }
+
     fn listener(&self, options: &Options) -> Value {
-        let mut listener = json!({"name": section(&self.host), "port": options.https_port});
+        let mut listener = json!({"name": self.section, "port": options.https_port});
         if !self.host.is_empty() {
             listener["hostname"] = json!(self.host);
         }

@@ -1,6 +1,8 @@
 //! Paths as ingress-nginx matches them, as matches of HTTPRoutes, and what `rewrite-target` makes
 //! of them.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 
 use super::ingress::PathKind;
@@ -9,37 +11,90 @@ use super::ingress::PathKind;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Style {
     Plain,
+    /// Expressions that take what nginx' prefixes take, of which the longer goes first.
+    Ordered,
+    /// nginx' own expressions, in any case.
     Expressions,
 }
 
-/// Of paths that go on in the segment in which a text ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Breadth {
-    Segments,
-    /// They are taken as before, since what protects the text protects them.
-    Kept,
+/// The host that a path is of.
+pub(super) struct Whole<'a> {
+    pub style: Style,
+    /// The path itself is an expression, not one because of another path.
+    pub is_expression: bool,
+    /// Kinds in which the host has the path.
+    pub beside: &'a BTreeSet<PathKind>,
 }
 
 /// The matches of a path. In a host with regular expressions all paths are such, in any case, and
 /// the longer text goes first, as HTTPRoutes order expressions.
-pub(super) fn matches(path: &str, kind: PathKind, style: Style, breadth: Breadth) -> Vec<Value> {
+pub(super) fn matches(path: &str, kind: PathKind, whole: &Whole<'_>) -> Vec<Value> {
     if path == "/" && kind != PathKind::Exact {
-        return vec![path_match("PathPrefix", "/")];
+        return vec![all()];
     }
-    if style == Style::Expressions {
-        return vec![path_match("RegularExpression", &format!("(?i){}.*", path.trim_start_matches('^')))];
-    }
-    match kind {
-        PathKind::Exact => vec![path_match("Exact", &encoded(path))],
-        PathKind::Text if breadth == Breadth::Kept && !path.ends_with('/') => {
-            // What begins with this text and goes on in the same segment is protected, too.
-            vec![
-                path_match("PathPrefix", &encoded(path)),
-                path_match("RegularExpression", &format!("{}[^/].*", escaped(&encoded(path)))),
-            ]
+    match (whole.style, kind) {
+        (Style::Expressions, _) => {
+            let text = path.trim_start_matches('^');
+            let expression =
+                |text: &str| path_match("RegularExpression", &format!("(?i){}.*", from_the_begin(text)));
+            if kind != PathKind::Prefix || whole.is_expression || whole.beside.len() == 1 {
+                return vec![expression(text)];
+            }
+            // As nginx has it: one for what is below, and one for the path, unless it is there.
+            let below = expression(&format!("{}/", text.trim_end_matches('/')));
+            if whole.beside.contains(&PathKind::Exact) { vec![below] } else { vec![below, expression(text)] }
         }
-        PathKind::Prefix | PathKind::Text => vec![path_match("PathPrefix", &encoded(path))],
+        (Style::Plain | Style::Ordered, PathKind::Exact) => vec![path_match("Exact", &encoded(path))],
+        (Style::Plain, PathKind::Prefix | PathKind::Text) => vec![path_match("PathPrefix", &encoded(path))],
+        // Of two that take the same path the longer text wins, and of one text the prefix of
+        // segments: what follows the texts is of lengths that keep it so.
+        (Style::Ordered, PathKind::Text) if !path.ends_with('/') => {
+            vec![path_match("RegularExpression", &format!("{}(?:.*)?", escaped(&encoded(path))))]
+        }
+        (Style::Ordered, PathKind::Prefix | PathKind::Text) => {
+            let text = escaped(&encoded(path.trim_end_matches('/')));
+            vec![path_match("RegularExpression", &format!("{text}(?:/.*)?"))]
+        }
     }
+}
+
+/// True of an expression that requests, which have such characters encoded, would never meet.
+pub(super) fn is_encoded_in_requests(path: &str) -> bool {
+    !path.bytes().all(|byte| byte.is_ascii_graphic())
+}
+
+/// nginx puts `^` in front, which binds the first alternative only.
+fn from_the_begin(text: &str) -> String {
+    let mut alternatives = alternatives(text).into_iter();
+    let first = alternatives.next().unwrap_or_default();
+    let rest: String = alternatives.map(|other| format!("|.*{other}")).collect();
+    if rest.is_empty() { text.to_owned() } else { format!("(?:{first}{rest})") }
+}
+
+/// Those that are in no group.
+fn alternatives(pattern: &str) -> Vec<&str> {
+    let (mut all, mut begin, mut depth, mut in_class) = (Vec::new(), 0, 0_usize, false);
+    let mut chars = pattern.char_indices();
+    while let Some((at, c)) = chars.next() {
+        match c {
+            '\\' => drop(chars.next()),
+            '[' => in_class = true,
+            ']' => in_class = false,
+            '(' if !in_class => depth += 1,
+            ')' if !in_class => depth = depth.saturating_sub(1),
+            '|' if !in_class && depth == 0 => {
+                all.push(&pattern[begin..at]);
+                begin = at + 1;
+            }
+            _ => {}
+        }
+    }
+    all.push(&pattern[begin..]);
+    all
+}
+
+pub(super) fn all() -> Value {
+    path_match("PathPrefix", "/")
 }
 
 /// As requests have it; Ingresses may have it decoded. HTTPRoutes take nothing else.
@@ -54,7 +109,7 @@ fn path_match(kind: &str, value: &str) -> Value {
     json!({"type": kind, "value": value})
 }
 
-fn escaped(text: &str) -> String {
+pub(super) fn escaped(text: &str) -> String {
     text.chars()
         .flat_map(|c| ("\\.+*?()|[]{}^$".contains(c)).then_some('\\').into_iter().chain([c]))
         .collect()
@@ -69,7 +124,8 @@ pub(super) fn rewrite(path: &str, target: &str) -> Result<Value, String> {
     }
     let path = path.trim_start_matches('^');
     let complete = ["(.*)", ".*", "$"].iter().any(|end| path.ends_with(end));
-    let pattern = format!("(?i){path}{}", if complete { "" } else { ".*" });
+    let complete = complete && alternatives(path).len() == 1;
+    let pattern = format!("(?i){}{}", from_the_begin(path), if complete { "" } else { ".*" });
     Ok(json!({"pattern": pattern, "substitution": substitution(target, groups(path))?}))
 }
 
@@ -119,26 +175,51 @@ mod tests {
         assert_eq!(of("/a(/|$)(.*)", "/$2"), Ok((json!("(?i)/a(/|$)(.*)"), json!("/$2"))));
         assert_eq!(of("/a/([0-9]+)", "/b/$1/c"), Ok((json!("(?i)/a/([0-9]+).*"), json!("/b/$1/c"))));
         assert_eq!(of("/a/(.*)", "/v$1x$2"), Ok((json!("(?i)/a/(.*)"), json!("/v${1}x"))));
+        let both = json!("(?i)(?:/a/(x|y)|.*/b[|]).*");
+        assert_eq!(of("/a/(x|y)|/b[|]", "/$1"), Ok((both, json!("/$1"))));
         assert!(of("/a", "/$host").is_err());
         assert!(of("/a", "/b?c=$1").is_err());
         assert_eq!(groups(r"/\((a)(?:b)[(](c)"), 2);
     }
 
-    #[test]
-    fn paths_are_written_as_requests_have_them() {
-        let of = |path, kind| matches(path, kind, Style::Plain, Breadth::Segments);
-        assert_eq!(of("/x y{}", PathKind::Exact), [path_match("Exact", "/x%20y%7B%7D")]);
-        assert_eq!(of("/ä/%C3", PathKind::Prefix), [path_match("PathPrefix", "/%C3%A4/%C3")]);
+    fn of(path: &str, kind: PathKind, style: Style) -> Vec<Value> {
+        let beside = BTreeSet::from([kind]);
+        matches(path, kind, &Whole { style, is_expression: false, beside: &beside })
     }
 
     #[test]
-    fn what_is_protected_is_not_narrower_than_it_was() {
-        let of = |breadth| matches("/ad.min", PathKind::Text, Style::Plain, breadth);
-        assert_eq!(of(Breadth::Segments), [path_match("PathPrefix", "/ad.min")]);
-        assert_eq!(of(Breadth::Kept)[1], path_match("RegularExpression", r"/ad\.min[^/].*"));
-        assert_eq!(
-            matches("/a", PathKind::Exact, Style::Expressions, Breadth::Segments),
-            [path_match("RegularExpression", "(?i)/a.*")]
-        );
+    fn paths_are_written_as_requests_have_them() {
+        let of = |path, kind| of(path, kind, Style::Plain);
+        assert_eq!(of("/x y{}", PathKind::Exact), [path_match("Exact", "/x%20y%7B%7D")]);
+        assert_eq!(of("/ä/%C3", PathKind::Prefix), [path_match("PathPrefix", "/%C3%A4/%C3")]);
+        assert_eq!(of("/ad.min", PathKind::Text), [path_match("PathPrefix", "/ad.min")]);
+    }
+
+    /// Of expressions the longer goes first: nginx' order of prefixes has to be that of lengths.
+    #[test]
+    fn ordered_expressions_have_the_order_of_prefixes() {
+        let of = |path, kind| of(path, kind, Style::Ordered)[0]["value"].as_str().map(str::to_owned);
+        assert_eq!(of("/ad.min", PathKind::Text).as_deref(), Some(r"/ad\.min(?:.*)?"));
+        let length = |path, kind| of(path, kind).map_or(0, |text| text.len());
+        for (first, second) in [
+            (("/a", PathKind::Prefix), ("/a", PathKind::Text)),
+            (("/ab", PathKind::Prefix), ("/a", PathKind::Text)),
+            (("/ab", PathKind::Text), ("/a", PathKind::Text)),
+            (("/a/b", PathKind::Text), ("/a", PathKind::Prefix)),
+            (("/a/b", PathKind::Prefix), ("/a", PathKind::Prefix)),
+        ] {
+            assert!(length(first.0, first.1) > length(second.0, second.1), "{first:?} {second:?}");
+        }
+    }
+
+    #[test]
+    fn expressions_take_what_begins_with_them_in_any_case() {
+        let expression = path_match("RegularExpression", "(?i)/a.*");
+        let exact = of("/a", PathKind::Exact, Style::Expressions);
+        assert_eq!(exact[..], *std::slice::from_ref(&expression));
+        let beside = BTreeSet::from([PathKind::Prefix, PathKind::Text]);
+        let whole = Whole { style: Style::Expressions, is_expression: false, beside: &beside };
+        let below = path_match("RegularExpression", "(?i)/a/.*");
+        assert_eq!(matches("/a", PathKind::Prefix, &whole), [below, expression]);
     }
 }

@@ -5,19 +5,28 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Value, json};
 
 use super::Options;
+use super::annotations::protects;
 use super::difference::{Difference, Outcome};
 use super::ingress::{Backend, Ingress, World};
 use super::listeners::{GATEWAY_API, Listeners};
+use super::names::{self, Names};
 use super::rules::{Filters, Source};
 use super::servers::{Server, Servers};
 use super::terms::Terms;
 
-/// Rules of one route, and targets of one policy.
+/// Rules or hostnames of one route, and targets of one policy.
 const MOST: usize = 16;
 const DNS: &str = "external-dns.alpha.kubernetes.io/";
 
 /// A Service, and the name of one port of it.
 type Target = (String, String, Option<String>);
+
+/// An object, and the Ingress that it is of.
+#[derive(Debug)]
+pub(super) struct Written {
+    pub ingress: Option<usize>,
+    pub object: Value,
+}
 
 pub(super) struct Routes<'a> {
     pub world: &'a World,
@@ -26,11 +35,14 @@ pub(super) struct Routes<'a> {
     pub options: &'a Options,
     pub listeners: &'a mut Listeners,
     pub report: &'a mut Vec<Difference>,
-    pub objects: Vec<Value>,
+    pub names: &'a mut Names,
+    pub objects: Vec<Written>,
     /// BackendPolicies by target, with the Ingress that wrote each.
-    pub backends: BTreeMap<Target, (String, Value)>,
-    pub backend_tls: BTreeMap<Target, (String, Value)>,
-    /// Hosts all of whose paths are redirected already.
+    pub backends: BTreeMap<Target, (usize, Value)>,
+    pub backend_tls: BTreeMap<Target, (usize, Value)>,
+    /// Namespace of a Service, namespace that refers to it, and the Service.
+    pub grants: BTreeSet<(String, String, String)>,
+    /// Hosts all of whose requests are redirected already.
     pub redirected: BTreeSet<String>,
 }
 
@@ -41,7 +53,7 @@ impl Routes<'_> {
         // Routes of hosts that have the same rules are one.
         let mut groups: Vec<(Vec<Vec<Value>>, Vec<String>)> = Vec::new();
         for (host, server) in self.servers.iter().filter(|(_, server)| has(server, index)) {
-            let closed = self.closed(host, server);
+            let closed = self.closed(index, host, server);
             let terms = &self.terms[index];
             let source = Source { world: self.world, server, ingress: index, terms, closed };
             let rules = source.rules(&mut filters, self.report);
@@ -54,20 +66,22 @@ impl Routes<'_> {
         }
         let mut routes = Vec::new();
         for (rules, hosts) in groups {
-            self.http_routes(index, &hosts, rules, &mut routes);
+            for hosts in hosts.chunks(MOST) {
+                self.http_routes(index, hosts, &rules, &mut routes);
+            }
         }
         self.redirects_to_https(index);
         self.passed_on(index);
         self.www(index);
         for (name, spec) in filters {
-            self.objects.push(object("portcullis.dev/v1alpha1", "RouteFilter", &name, ingress, spec));
+            self.push(index, object("portcullis.dev/v1alpha1", "RouteFilter", &name, ingress, spec));
         }
         self.traffic_policy(index, &routes);
         self.backend_policies(index);
     }
 
     /// A part of its protection is of the whole host, and missing.
-    fn closed(&mut self, host: &str, server: &Server) -> bool {
+    fn closed(&mut self, index: usize, host: &str, server: &Server) -> bool {
         let lacks = server.lacks_certificate && server.certificate.is_none();
         let clients = server.client_certificates.is_some_and(|index| self.terms[index].closed);
         let first = &self.world.ingresses[server.locations[0].ingress].key();
@@ -95,7 +109,16 @@ impl Routes<'_> {
             let mut all = server.locations.iter().map(|location| &self.world.ingresses[location.ingress]);
             all.any(|ingress| ingress.get(annotation).is_some())
         };
-        lacks || clients || forced.is_some() || snippet("server-snippet") || snippet("auth-tls-match-cn")
+        let closed =
+            lacks || clients || forced.is_some() || snippet("server-snippet") || snippet("auth-tls-match-cn");
+        let closed = closed || server.closed;
+        if closed && !self.terms[index].closed {
+            let key = self.world.ingresses[index].key();
+            let text = "closed with all of its host: the cause is in a line of its own";
+            let host = if host.is_empty() { "(any host)" } else { host };
+            self.report.push(Difference::new(&key, host, Outcome::Closed, text));
+        }
+        closed
     }
 
     /// True if requests without TLS are served, not redirected.
@@ -119,7 +142,7 @@ impl Routes<'_> {
         &mut self,
         index: usize,
         hosts: &[String],
-        rules: Vec<Vec<Value>>,
+        rules: &[Vec<Value>],
         routes: &mut Vec<String>,
     ) {
         let ingress = &self.world.ingresses[index];
@@ -128,7 +151,10 @@ impl Routes<'_> {
             parents.push(self.http_parent(ingress));
         }
         let ended = hosts.iter().filter(|host| !self.servers[*host].passthrough);
-        parents.extend(ended.filter_map(|host| self.listeners.secure_parent(host, &ingress.namespace)));
+        for host in ended {
+            let parent = self.listeners.parent_of_routes(host, &ingress.namespace, self.servers);
+            parents.extend(parent.filter(|parent| !parents.contains(parent)));
+        }
         if parents.is_empty() {
             return;
         }
@@ -142,14 +168,25 @@ impl Routes<'_> {
         for rules in chunks {
             let name = match routes.len() {
                 0 => ingress.name.clone(),
-                count => format!("{}-{}", ingress.name, count + 1),
+                count => self.name("HTTPRoute", index, &format!("-{}", count + 1)),
             };
-            self.route(ingress, &name, &parents, hosts, json!(rules));
+            self.route(index, &name, &parents, hosts, json!(rules));
             routes.push(name);
         }
     }
 
-    fn route(&mut self, ingress: &Ingress, name: &str, parents: &[Value], hosts: &[String], rules: Value) {
+    fn push(&mut self, index: usize, object: Value) {
+        self.objects.push(Written { ingress: Some(index), object });
+    }
+
+    /// An Ingress' name with an end of its own.
+    fn name(&mut self, kind: &'static str, index: usize, end: &str) -> String {
+        let ingress = &self.world.ingresses[index];
+        self.names.give(kind, &ingress.namespace, &format!("{}{end}", names::base(&ingress.name)))
+    }
+
+    fn route(&mut self, index: usize, name: &str, parents: &[Value], hosts: &[String], rules: Value) {
+        let ingress = &self.world.ingresses[index];
         let mut spec = json!({"parentRefs": parents, "rules": rules});
         let hosts: Vec<_> = hosts.iter().filter(|host| !host.is_empty()).collect();
         if !hosts.is_empty() {
@@ -160,7 +197,7 @@ impl Routes<'_> {
         for (name, value) in dns {
             route["metadata"]["annotations"][name] = json!(value);
         }
-        self.objects.push(route);
+        self.push(index, route);
     }
 
     fn redirects_to_https(&mut self, index: usize) {
@@ -181,37 +218,25 @@ impl Routes<'_> {
                 }
                 continue;
             }
-            let source = Source {
-                world: self.world,
-                server,
-                ingress: index,
-                terms: &self.terms[index],
-                closed: false,
-            };
             let own = server.locations.iter().filter(|location| location.ingress == index);
             let rules: Vec<_> = own
                 .map(|location| {
-                    let matches: Vec<_> =
-                        source.matches(location).into_iter().map(|path| json!({"path": path})).collect();
-                    json!({"matches": matches, "filters": filter})
+                    let matches = location.matches.iter().map(|path| json!({"path": path}));
+                    json!({"matches": matches.collect::<Vec<_>>(), "filters": filter})
                 })
                 .collect();
             parts.push((host.clone(), rules));
         }
         let parent = [self.http_parent(ingress)];
-        if !whole.is_empty() {
-            self.route(
-                ingress,
-                &format!("{}-to-https", ingress.name),
-                &parent,
-                &whole,
-                json!([{"filters": filter}]),
-            );
+        for (number, hosts) in (1..).zip(whole.chunks(MOST)) {
+            let end = if number == 1 { "-to-https".to_owned() } else { format!("-to-https-{number}") };
+            let name = self.name("HTTPRoute", index, &end);
+            self.route(index, &name, &parent, hosts, json!([{"filters": filter}]));
         }
         for (number, (host, rules)) in (1..).zip(parts) {
             for (part, rules) in (1..).zip(rules.chunks(MOST)) {
-                let name = format!("{}-to-https-{number}-{part}", ingress.name);
-                self.route(ingress, &name, &parent, std::slice::from_ref(&host), json!(rules));
+                let name = self.name("HTTPRoute", index, &format!("-to-https-{number}-{part}"));
+                self.route(index, &name, &parent, std::slice::from_ref(&host), json!(rules));
             }
         }
         if ingress.get("ssl-redirect").is_some() || ingress.get("force-ssl-redirect").is_some() {
@@ -231,35 +256,52 @@ impl Routes<'_> {
         if !ingress.is("ssl-passthrough") {
             return;
         }
-        let mut said = false;
-        for (host, server) in self
-            .servers
-            .iter()
-            .filter(|(host, server)| !host.is_empty() && server.passthrough && has(server, index))
-        {
-            let location = server
-                .locations
-                .iter()
-                .filter(|location| location.ingress == index)
-                .min_by_key(|location| location.path.len());
-            let backend = location.and_then(|location| location.backend.as_ref());
-            let port = backend.map(|backend| (backend, self.world.port(&ingress.namespace, backend)));
+        let servers = self.servers.iter().filter(|(host, server)| !host.is_empty() && has(server, index));
+        let (mut passed, mut ended, mut unprotected) = (Vec::new(), Vec::new(), Vec::new());
+        for (host, server) in servers {
+            if !server.passthrough {
+                ended.push(host.as_str());
+                continue;
+            }
+            let all = server.locations.iter().map(|location| &self.world.ingresses[location.ingress]);
+            unprotected.extend(all.filter(|it| protects(it)).map(Ingress::key));
+            // As in ingress-nginx, the backend of `/` has the connections.
+            let root = server.locations.iter().min_by_key(|it| (!it.is_rest(), it.path.len()));
+            let Some(location) = root.filter(|location| location.ingress == index) else { continue };
+            let port = location.backend().map(|it| (it, self.world.port(&ingress.namespace, it)));
             let Some((backend, Ok((port, _)))) = port else { continue };
-            let spec = json!({
-                "parentRefs": self.listeners.secure_parent(host, &ingress.namespace).into_iter().collect::<Vec<_>>(),
-                "hostnames": [host],
-                "rules": [{"backendRefs": [{"name": backend.service, "port": port}]}],
-            });
-            let name = if said { format!("{}-{host}", ingress.name) } else { ingress.name.clone() };
-            self.objects.push(object("gateway.networking.k8s.io/v1", "TLSRoute", &name, ingress, spec));
-            said = true;
+            passed.push((host.clone(), json!({"name": backend.service, "port": port})));
         }
-        self.report.push(Difference::new(
-            &ingress.key(),
-            "ssl-passthrough",
-            Outcome::Became,
-            "TLSRoute; annotations about requests are without effect in TLS, as before",
-        ));
+        let mut tell = |key: &str, outcome, text: String| {
+            self.report.push(Difference::new(key, "ssl-passthrough", outcome, text));
+        };
+        for host in ended {
+            tell(
+                &ingress.key(),
+                Outcome::Lost,
+                format!("{host}: an older Ingress of the host ends TLS, as before"),
+            );
+        }
+        unprotected.sort_unstable();
+        unprotected.dedup();
+        for key in unprotected {
+            tell(&key, Outcome::Unprotected, "TLS of its host is passed on, and what it asks of requests is without effect there; it was, too, if the controller has --enable-ssl-passthrough".to_owned());
+        }
+        let text = "TLSRoute; annotations about requests are without effect in TLS, as before";
+        if !passed.is_empty() {
+            tell(&ingress.key(), Outcome::Became, text.to_owned());
+        }
+        for (number, (host, backend)) in passed.into_iter().enumerate() {
+            let parents: Vec<_> =
+                self.listeners.secure_parent(&host, &ingress.namespace).into_iter().collect();
+            let spec =
+                json!({"parentRefs": parents, "hostnames": [host], "rules": [{"backendRefs": [backend]}]});
+            let name = match number {
+                0 => ingress.name.clone(),
+                _ => self.name("TLSRoute", index, &format!("-{host}")),
+            };
+            self.push(index, object("gateway.networking.k8s.io/v1", "TLSRoute", &name, ingress, spec));
+        }
     }
 
     fn www(&mut self, index: usize) {
@@ -272,6 +314,10 @@ impl Routes<'_> {
             if host.is_empty() || host.starts_with('*') || self.servers.contains_key(&other) {
                 continue;
             }
+            // Another Ingress of the host may ask for the same.
+            if !self.redirected.insert(other.clone()) {
+                continue;
+            }
             let mut parents = vec![self.http_parent(ingress)];
             let certificate = self.servers.get(host).and_then(|server| server.certificate.clone());
             if let Some((of, certificate)) =
@@ -282,12 +328,9 @@ impl Routes<'_> {
             }
             let redirect =
                 json!({"type": "RequestRedirect", "requestRedirect": {"hostname": host, "statusCode": 308}});
-            let name = if number == 1 {
-                format!("{}-www", ingress.name)
-            } else {
-                format!("{}-www-{number}", ingress.name)
-            };
-            self.route(ingress, &name, &parents, &[other], json!([{"filters": [redirect]}]));
+            let end = if number == 1 { "-www".to_owned() } else { format!("-www-{number}") };
+            let name = self.name("HTTPRoute", index, &end);
+            self.route(index, &name, &parents, &[other], json!([{"filters": [redirect]}]));
         }
         self.report.push(Difference::new(
             &ingress.key(),
@@ -309,20 +352,31 @@ impl Routes<'_> {
                 .collect();
             let mut spec = json!(terms.traffic);
             spec["targetRefs"] = json!(targets);
-            let name = if number == 1 { ingress.name.clone() } else { format!("{}-{number}", ingress.name) };
-            self.objects.push(object("portcullis.dev/v1alpha1", "TrafficPolicy", &name, ingress, spec));
+            let name = match number {
+                1 => ingress.name.clone(),
+                _ => self.name("TrafficPolicy", index, &format!("-{number}")),
+            };
+            self.push(index, object("portcullis.dev/v1alpha1", "TrafficPolicy", &name, ingress, spec));
         }
-        for (namespace, service) in &terms.granted {
-            let grant = super::grant(
-                namespace,
-                &ingress.namespace,
-                ("portcullis.dev", "TrafficPolicy"),
-                "Service",
-                service,
-            );
-            if !self.objects.contains(&grant) {
-                self.objects.push(grant);
-            }
+        for granted in &terms.granted {
+            self.grants.insert((granted.0.clone(), ingress.namespace.clone(), granted.1.clone()));
+        }
+    }
+
+    /// TrafficPolicies of a namespace may refer to auth services of others.
+    pub(super) fn service_grants(&mut self) {
+        for (namespace, from, service) in std::mem::take(&mut self.grants) {
+            let name = self.names.give("ReferenceGrant", &namespace, &format!("{service}-for-{from}"));
+            let object = json!({
+                "apiVersion": "gateway.networking.k8s.io/v1",
+                "kind": "ReferenceGrant",
+                "metadata": {"name": name, "namespace": namespace},
+                "spec": {
+                    "from": [{"group": "portcullis.dev", "kind": "TrafficPolicy", "namespace": from}],
+                    "to": [{"group": "", "kind": "Service", "name": service}],
+                },
+            });
+            self.objects.push(Written { ingress: None, object });
         }
     }
 
@@ -336,8 +390,8 @@ impl Routes<'_> {
         for location in own {
             let canary = location.canary.as_ref();
             for (backend, fields) in location
-                .backend
-                .iter()
+                .backend()
+                .into_iter()
                 .map(|it| (it, None))
                 .chain(canary.map(|(index, it)| (it, Some(*index))))
             {
@@ -345,9 +399,9 @@ impl Routes<'_> {
                 spec.extend(fields.map(|index| self.terms[index].backend.clone()).unwrap_or_default());
                 let Some(target) = self.target(ingress, backend) else { continue };
                 if !spec.is_empty() {
-                    let first =
-                        self.backends.entry(target.clone()).or_insert_with(|| (ingress.key(), json!(spec)));
-                    tell_of_conflict(first, ingress, &json!(spec), &backend.service, self.report);
+                    let first = self.backends.entry(target.clone()).or_insert_with(|| (index, json!(spec)));
+                    let of = self.world.ingresses[first.0].key();
+                    tell_of_conflict((&of, &first.1), ingress, &json!(spec), &backend.service, self.report);
                 }
                 if let Some(validation) = &terms.backend_tls {
                     let mut validation = validation.clone();
@@ -361,9 +415,9 @@ impl Routes<'_> {
                             json!([{"group": "", "kind": "ConfigMap", "name": name}]);
                     }
                     let spec = json!({"validation": validation});
-                    let first =
-                        self.backend_tls.entry(target).or_insert_with(|| (ingress.key(), spec.clone()));
-                    tell_of_conflict(first, ingress, &spec, &backend.service, self.report);
+                    let first = self.backend_tls.entry(target).or_insert_with(|| (index, spec.clone()));
+                    let of = self.world.ingresses[first.0].key();
+                    tell_of_conflict((&of, &first.1), ingress, &spec, &backend.service, self.report);
                 }
             }
         }
@@ -381,14 +435,15 @@ impl Routes<'_> {
             ("gateway.networking.k8s.io/v1", "BackendTLSPolicy", std::mem::take(&mut self.backend_tls)),
         ];
         for (version, kind, policies) in kinds {
-            for ((namespace, service, port), (_, mut spec)) in policies {
+            for ((namespace, service, port), (index, mut spec)) in policies {
                 let mut target = json!({"group": "", "kind": "Service", "name": service});
                 if let Some(port) = &port {
                     target["sectionName"] = json!(port);
                 }
                 spec["targetRefs"] = json!([target]);
                 let name = port.map_or(service.clone(), |port| format!("{service}-{port}"));
-                self.objects.push(json!({"apiVersion": version, "kind": kind, "metadata": {"name": name, "namespace": namespace}, "spec": spec}));
+                let name = self.names.give(kind, &namespace, &name);
+                self.push(index, json!({"apiVersion": version, "kind": kind, "metadata": {"name": name, "namespace": namespace}, "spec": spec}));
             }
         }
     }
@@ -399,13 +454,13 @@ fn has(server: &Server, index: usize) -> bool {
 }
 
 fn tell_of_conflict(
-    first: &(String, Value),
+    first: (&str, &Value),
     ingress: &Ingress,
     spec: &Value,
     service: &str,
     report: &mut Vec<Difference>,
 ) {
-    if first.1 != *spec {
+    if first.1 != spec {
         let text =
             format!("Service {service} is spoken to as {} has it: one policy holds for a Service", first.0);
         report.push(Difference::new(&ingress.key(), service, Outcome::Differs, text));

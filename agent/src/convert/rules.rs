@@ -3,11 +3,13 @@
 
 use serde_json::{Value, json};
 
+use super::annotations::protects;
 use super::difference::{Difference, Outcome};
 use super::ingress::{Backend, PathKind, World};
-use super::paths::{self, Breadth, Style};
-use super::servers::{Location, Server};
-use super::terms::{Terms, protects};
+use super::names;
+use super::paths;
+use super::servers::{Location, Server, Target};
+use super::terms::Terms;
 
 /// The material of rules.
 pub(super) struct Source<'a> {
@@ -48,32 +50,35 @@ impl Source<'_> {
         rules
     }
 
-    pub(super) fn matches(&self, location: &Location) -> Vec<Value> {
-        let ingress = &self.world.ingresses[self.ingress];
-        let style = if self.server.is_regex(self.world) { Style::Expressions } else { Style::Plain };
-        let breadth = if protects(ingress) { Breadth::Kept } else { Breadth::Segments };
-        paths::matches(&location.path, location.kind, style, breadth)
-    }
-
     fn path(&self, location: &Location, filters: &mut Filters, report: &mut Vec<Difference>) -> Vec<Value> {
         let ingress = &self.world.ingresses[self.ingress];
-        let paths = self.matches(location);
+        let paths = &location.matches;
+        if matches!(location.target, Target::Nothing) && !self.closed {
+            let name = format!("{}-nothing", names::base(&ingress.name));
+            add(filters, &name, json!({"type": "DirectResponse", "directResponse": {"statusCode": 404}}));
+            return vec![rule(paths, None, json!({"filters": [extension(&name)]}))];
+        }
         self.tell_of_path(location, report);
-        let main = self.backend(location.backend.as_ref(), &location.path, Outcome::Closed, report);
+        let main = match location.target {
+            Target::Nothing => None,
+            Target::Backend(_) => self.backend(location.backend(), &location.path, Outcome::Closed, report),
+        };
+        let rewrite = self.rewrite(location, filters, report);
+        let main = main.filter(|_| rewrite.is_ok());
         if self.closed || self.terms.closed || (main.is_none() && self.terms.redirect.is_none()) {
-            let name = format!("{}-closed", ingress.name);
+            let name = format!("{}-closed", names::base(&ingress.name));
             let response =
                 json!({"statusCode": 503, "body": "This path is closed until its protection is in place.\n"});
             add(filters, &name, json!({"type": "DirectResponse", "directResponse": response}));
-            return vec![rule(&paths, None, json!({"filters": [extension(&name)]}))];
+            return vec![rule(paths, None, json!({"filters": [extension(&name)]}))];
         }
         if let Some(redirect) = &self.terms.redirect {
             let filter = json!({"type": "RequestRedirect", "requestRedirect": redirect});
-            return vec![rule(&paths, None, json!({"filters": [filter]}))];
+            return vec![rule(paths, None, json!({"filters": [filter]}))];
         }
         let mut body = json!(self.terms.rule);
         let mut own = self.terms.filters.clone();
-        own.extend(self.rewrite(location, filters, report));
+        own.extend(rewrite.ok().flatten());
         if !own.is_empty() {
             body["filters"] = json!(own);
         }
@@ -86,11 +91,11 @@ impl Source<'_> {
         let canary = location.canary.as_ref().and_then(|(index, backend)| {
             Some((*index, self.backend(Some(backend), &location.path, Outcome::Lost, report)?))
         });
-        let Some((index, canary)) = canary else { return vec![rule(&paths, None, with(json!([main])))] };
+        let Some((index, canary)) = canary else { return vec![rule(paths, None, with(json!([main])))] };
         let mut rules: Vec<_> = self
             .conditions(index, report)
             .into_iter()
-            .map(|(condition, new)| rule(&paths, condition, with(json!([if new { &canary } else { &main }]))))
+            .map(|(condition, new)| rule(paths, condition, with(json!([if new { &canary } else { &main }]))))
             .collect();
         let number = |annotation: &str| self.world.ingresses[index].get(annotation)?.parse::<u32>().ok();
         let total = number("canary-weight-total").unwrap_or(100).clamp(1, 1_000_000);
@@ -114,7 +119,7 @@ impl Source<'_> {
                 text,
             ));
         }
-        rules.push(rule(&paths, None, with(all)));
+        rules.push(rule(paths, None, with(all)));
         rules
     }
 
@@ -144,6 +149,7 @@ impl Source<'_> {
         }
         if let Some(name) = canary.get("canary-by-cookie") {
             for (value, new) in [("always", true), ("never", false)] {
+                let name = paths::escaped(name);
                 let pattern = format!("(?:.*;\\s*)?{name}={value}(?:\\s*;.*)?");
                 conditions.push((
                     Some(json!({"type": "RegularExpression", "name": "Cookie", "value": pattern})),
@@ -155,31 +161,37 @@ impl Source<'_> {
         conditions
     }
 
+    /// # Errors
+    /// There is one that cannot be written: it may have kept clients within a part of the backend.
     fn rewrite(
         &self,
         location: &Location,
         filters: &mut Filters,
         report: &mut Vec<Difference>,
-    ) -> Option<Value> {
+    ) -> Result<Option<Value>, ()> {
         let ingress = &self.world.ingresses[self.ingress];
-        let target = ingress.get("rewrite-target")?;
+        let mut tell = |outcome, text: &str| {
+            report.push(Difference::new(&ingress.key(), "rewrite-target", outcome, text));
+        };
+        let Some(target) = ingress.rewritten(&location.path) else {
+            if ingress.get("rewrite-target").is_some() {
+                tell(Outcome::NotNeeded, "a target that is the path itself rewrites nothing, as before");
+            }
+            return Ok(None);
+        };
         match paths::rewrite(&location.path, target) {
             Ok(rewrite) => {
+                tell(Outcome::Became, "RouteFilter PathRewrite");
                 let spec = json!({"type": "PathRewrite", "pathRewrite": rewrite});
                 let same = filters.iter().find(|(_, other)| *other == spec).map(|(name, _)| name.clone());
-                let name = same.unwrap_or_else(|| numbered(filters, &format!("{}-rewrite", ingress.name)));
+                let base = format!("{}-rewrite", names::base(&ingress.name));
+                let name = same.unwrap_or_else(|| numbered(filters, &base));
                 add(filters, &name, spec);
-                report.push(Difference::new(
-                    &ingress.key(),
-                    "rewrite-target",
-                    Outcome::Became,
-                    "RouteFilter PathRewrite",
-                ));
-                Some(extension(&name))
+                Ok(Some(extension(&name)))
             }
             Err(text) => {
-                report.push(Difference::new(&ingress.key(), "rewrite-target", Outcome::Lost, text));
-                None
+                tell(Outcome::Closed, &text);
+                Err(())
             }
         }
     }
@@ -210,16 +222,20 @@ impl Source<'_> {
         let ingress = &self.world.ingresses[self.ingress];
         let mut tell =
             |text: &str| report.push(Difference::new(&ingress.key(), &location.path, Outcome::Differs, text));
-        if location.path == "/" && location.kind != PathKind::Exact {
+        if location.is_rest() {
             return;
         }
         if self.server.is_regex(self.world) {
-            if location.kind != PathKind::Text || !ingress.has_regex() {
+            if location.kind != PathKind::Text || !ingress.has_regex_at(&location.path) {
                 tell(
                     "an expression without regard to case that takes what begins with it, as ingress-nginx had it because of use-regex or rewrite-target at the host",
                 );
             }
-        } else if location.kind == PathKind::Text && !location.path.ends_with('/') && !protects(ingress) {
+        } else if location.kind == PathKind::Text
+            && !location.path.ends_with('/')
+            && !protects(ingress)
+            && location.matches.iter().any(|path| path["type"] == "PathPrefix")
+        {
             tell("PathPrefix: whole segments, where ingress-nginx took all that begins with it");
         }
     }

@@ -1,15 +1,20 @@
 //! Hosts and their paths, merged from all Ingresses as ingress-nginx merges them: of several that
-//! claim a path the oldest has it, and a canary goes beside the path that it names.
+//! claim a path the first has it, and a canary goes beside the path that it names.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use serde_json::Value;
+
+use super::annotations::protects;
 use super::difference::{Difference, Outcome};
 use super::ingress::{Backend, Ingress, PathKind, World};
+use super::paths::{self, Style};
+use super::shape;
 
 /// By host; the empty one is for all that no other takes.
 pub(super) type Servers = BTreeMap<String, Server>;
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Server {
     pub locations: Vec<Location>,
     /// The Ingress whose Secret it is, and the Secret.
@@ -18,7 +23,10 @@ pub(super) struct Server {
     pub lacks_certificate: bool,
     /// The Ingress whose `auth-tls-secret` it is.
     pub client_certificates: Option<usize>,
+    /// Its first Ingress wants it; later ones cannot.
     pub passthrough: bool,
+    /// An Ingress of it is not written, or cannot be: its paths would be another's.
+    pub closed: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -27,106 +35,247 @@ pub(super) struct Location {
     pub ingress: usize,
     pub path: String,
     pub kind: PathKind,
-    pub backend: Option<Backend>,
+    pub target: Target,
     pub canary: Option<(usize, Backend)>,
+    /// Of the path, in routes.
+    pub matches: Vec<Value>,
+}
+
+/// The answer to requests of a path.
+#[derive(Clone, Debug)]
+pub(super) enum Target {
+    Backend(Option<Backend>),
+    /// No path of the host takes it; routes of a wider host are not to have it either.
+    Nothing,
+}
+
+impl Location {
+    fn new(ingress: usize, path: &str, kind: PathKind, backend: Option<Backend>) -> Self {
+        let (path, target) = (path.to_owned(), Target::Backend(backend));
+        Self { ingress, path, kind, target, canary: None, matches: Vec::new() }
+    }
+
+    pub(super) fn backend(&self) -> Option<&Backend> {
+        match &self.target {
+            Target::Backend(backend) => backend.as_ref(),
+            Target::Nothing => None,
+        }
+    }
+
+    /// True if it takes all that no other path takes.
+    pub(super) fn is_rest(&self) -> bool {
+        self.path == "/" && self.kind != PathKind::Exact
+    }
 }
 
 impl Server {
     /// True if every path is a regular expression that begins at the path's begin, in any case.
     pub(super) fn is_regex(&self, world: &World) -> bool {
-        self.locations.iter().any(|location| world.ingresses[location.ingress].has_regex())
+        self.locations.iter().any(|it| world.ingresses[it.ingress].has_regex_at(&it.path))
     }
 
     pub(super) fn has_tls(&self) -> bool {
         self.certificate.is_some() || self.lacks_certificate || self.passthrough
     }
 
-    fn claim(&mut self, location: Location, host: &str, world: &World, report: &mut Vec<Difference>) {
-        let same = |other: &&Location| other.path == location.path && other.kind == location.kind;
-        if let Some(first) = self.locations.iter().find(same) {
-            let (first, ingress) = (&world.ingresses[first.ingress], &world.ingresses[location.ingress]);
-            let text = format!("{} is older and has it; not written", first.key());
-            report.push(Difference::new(
-                &ingress.key(),
-                &format!("{host}{}", location.path),
-                Outcome::Differs,
-                text,
-            ));
-        } else {
-            self.locations.push(location);
+    fn style(&self, world: &World) -> Style {
+        if self.is_regex(world) {
+            return Style::Expressions;
         }
+        let of_prefixes = self.locations.iter().filter(|it| it.kind == PathKind::Prefix);
+        let prefixes: BTreeSet<_> = of_prefixes.map(|it| it.path.trim_end_matches('/')).collect();
+        let goes_on = |it: &&Location| it.kind == PathKind::Text && !it.path.ends_with('/');
+        let mut texts = self.locations.iter().filter(goes_on);
+        // A text is narrower as a prefix of segments: what it protects has to stay its own.
+        let is_ordered =
+            texts.any(|it| protects(&world.ingresses[it.ingress]) || prefixes.contains(it.path.as_str()));
+        if is_ordered { Style::Ordered } else { Style::Plain }
+    }
+
+    /// Gives each path its matches, and each match to the first path that wants it.
+    fn settle(&mut self, host: &str, world: &World, report: &mut Vec<Difference>) {
+        let style = self.style(world);
+        let unmet = |it: &&Location| style == Style::Expressions && paths::is_encoded_in_requests(&it.path);
+        if let Some(location) = self.locations.iter().find(unmet) {
+            self.closed = true;
+            let text = "an expression with characters that requests have encoded: write it in ASCII; all of the host is closed";
+            let key = world.ingresses[location.ingress].key();
+            report.push(Difference::new(&key, &format!("{host}{}", location.path), Outcome::Closed, text));
+        }
+        let mut kinds = BTreeMap::<_, BTreeSet<PathKind>>::new();
+        for location in &self.locations {
+            let path = location.path.trim_end_matches('/').to_owned();
+            kinds.entry(path).or_default().insert(location.kind);
+        }
+        let mut taken = BTreeMap::<(String, String), usize>::new();
+        let mut settled = Vec::new();
+        for mut location in std::mem::take(&mut self.locations) {
+            let beside = &kinds[location.path.trim_end_matches('/')];
+            let expects = world.ingresses[location.ingress].has_regex_at(&location.path);
+            let whole = paths::Whole { style, is_expression: expects, beside };
+            let mut first = None;
+            for path in paths::matches(&location.path, location.kind, &whole) {
+                match taken.get(&key(&path, style)) {
+                    Some(owner) => first = Some(*owner),
+                    None => location.matches.push(path),
+                }
+            }
+            let own = location.matches.iter().map(|path| (key(path, style), location.ingress));
+            taken.extend(own);
+            let ingress = &world.ingresses[location.ingress];
+            let subject = format!("{host}{}", location.path);
+            match first {
+                Some(first) if location.matches.is_empty() => {
+                    let text =
+                        format!("{} comes first and has it; not written", world.ingresses[first].key());
+                    report.push(Difference::new(&ingress.key(), &subject, Outcome::Differs, text));
+                    continue;
+                }
+                Some(first) => {
+                    let text = format!("{} comes first and has a part of it", world.ingresses[first].key());
+                    report.push(Difference::new(&ingress.key(), &subject, Outcome::Differs, text));
+                }
+                None => {}
+            }
+            settled.push(location);
+        }
+        self.locations = settled;
     }
 }
 
-pub(super) fn servers(world: &World, report: &mut Vec<Difference>) -> Servers {
+/// Equal for matches that take the same paths.
+fn key(path: &Value, style: Style) -> (String, String) {
+    let text = |field: &str| path[field].as_str().unwrap_or_default();
+    let (kind, value) = (text("type"), text("value"));
+    let value = match (kind, style) {
+        ("PathPrefix", _) => value.trim_end_matches('/').to_owned(),
+        (_, Style::Expressions) => value.to_ascii_lowercase(),
+        _ => value.to_owned(),
+    };
+    (kind.to_owned(), value)
+}
+
+/// `closed` are Ingresses whose paths no route can have: their hosts are closed as a whole.
+pub(super) fn servers(world: &World, closed: &BTreeSet<usize>, report: &mut Vec<Difference>) -> Servers {
     let mut servers = Servers::new();
     let all = || world.ingresses.iter().enumerate();
     for (index, ingress) in all().filter(|(_, ingress)| !ingress.is_canary()) {
         for (host, paths) in &ingress.rules {
-            for host in with_aliases(ingress, host, world) {
-                let server = servers.entry(host.clone()).or_default();
-                for path in paths {
-                    let backend = path.backend.clone();
-                    let (path, kind) = (path.path.clone(), path.kind);
-                    let location = Location { ingress: index, path, kind, backend, canary: None };
-                    server.claim(location, &host, world, report);
-                }
-            }
+            let first = || Server { passthrough: ingress.is("ssl-passthrough"), ..Server::default() };
+            let server = servers.entry(host.clone()).or_insert_with(first);
+            server.closed |= closed.contains(&index);
+            let locations =
+                paths.iter().map(|it| Location::new(index, &it.path, it.kind, it.backend.clone()));
+            let is_open = !closed.contains(&index);
+            server.locations.extend(locations.filter(|location| is_open || location.is_rest()));
         }
     }
     for (index, ingress) in all().filter(|(_, ingress)| !ingress.is_canary()) {
-        rest(&mut servers, index, ingress);
-        certificates(&mut servers, index, ingress, world);
+        rest(&mut servers, index, ingress, closed);
+        certificates(&mut servers, index, ingress);
     }
     for (index, ingress) in all().filter(|(_, ingress)| ingress.is_canary()) {
         canaries(&mut servers, index, ingress, world, report);
     }
+    for unreadable in &world.unreadable {
+        for host in &unreadable.hosts {
+            if let Some(server) = servers.get_mut(host) {
+                server.closed = true;
+            }
+        }
+    }
+    for (host, server) in &mut servers {
+        server.settle(host, world, report);
+    }
+    aliases(&mut servers, world, report);
+    nothing_else(&mut servers);
     servers
 }
 
-fn with_aliases(ingress: &Ingress, host: &str, world: &World) -> Vec<String> {
-    let aliases = ingress.get("server-alias").unwrap_or_default().split(',').map(str::trim);
-    let taken = |alias: &str| world.ingresses.iter().flat_map(|it| &it.rules).any(|(host, _)| host == alias);
-    let aliases = aliases.filter(|alias| is_host(alias) && !taken(alias)).map(str::to_owned);
-    std::iter::once(host.to_owned()).chain(aliases).collect()
+/// `server-alias` names a whole host once more, with the paths of all its Ingresses: some of them
+/// may protect. As in ingress-nginx, an alias is the first host's that wants it.
+fn aliases(servers: &mut Servers, world: &World, report: &mut Vec<Difference>) {
+    let hosts: BTreeSet<_> =
+        world.ingresses.iter().flat_map(|it| it.rules.iter().map(|rule| &rule.0)).collect();
+    let mut owners = BTreeMap::<&str, &str>::new();
+    for ingress in world.ingresses.iter().filter(|ingress| !ingress.is_canary()) {
+        let all = ingress.get("server-alias").unwrap_or_default().split(',').map(str::trim);
+        for alias in all.filter(|alias| !alias.is_empty()) {
+            let mut tell = |outcome, text: &str| {
+                let text = format!("{alias}: {text}");
+                report.push(Difference::new(&ingress.key(), "server-alias", outcome, text));
+            };
+            let host = ingress.rules.iter().map(|(host, _)| host.as_str()).find(|host| !host.is_empty());
+            if !shape::is_host(alias) || !alias.contains('.') {
+                tell(Outcome::Lost, "it is no hostname: write the names themselves as hosts of rules");
+            } else if hosts.contains(&alias.to_owned()) {
+                tell(Outcome::NotNeeded, "it is a host of rules, which have it, as before");
+            } else if let Some(host) = host {
+                let owner = *owners.entry(alias).or_insert(host);
+                let server = servers.get(host).cloned().filter(|_| owner == host);
+                if let Some(server) = server {
+                    servers.entry(alias.to_owned()).or_insert(server);
+                    tell(Outcome::Became, "hostname of the routes of all Ingresses of its host");
+                } else {
+                    tell(Outcome::Lost, &format!("it is an alias of {owner}, which comes first"));
+                }
+            }
+        }
+    }
 }
 
-pub(super) fn is_host(text: &str) -> bool {
-    let name = text.strip_prefix("*.").unwrap_or(text);
-    name.contains('.')
-        && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b"-.".contains(&b))
+/// At a listener for several hosts, what no path of a host takes would be a wider host's.
+fn nothing_else(servers: &mut Servers) {
+    let narrow: Vec<_> = servers.keys().filter(|host| wider(servers, host).is_some()).cloned().collect();
+    for host in narrow {
+        let Some(server) = servers.get_mut(&host) else { continue };
+        let Some(first) = server.locations.first() else { continue };
+        if !server.locations.iter().any(Location::is_rest) {
+            let mut rest = Location::new(first.ingress, "/", PathKind::Prefix, None);
+            rest.matches = vec![paths::all()];
+            rest.target = Target::Nothing;
+            server.locations.push(rest);
+        }
+    }
+}
+
+/// The nearest host that is for this one, too: `*.example.com` of `a.example.com`.
+pub(super) fn wider<'a>(servers: &'a Servers, host: &str) -> Option<&'a str> {
+    let mut below = host.strip_prefix("*.").unwrap_or(host);
+    while let Some((_, parent)) = below.split_once('.') {
+        if let Some((wildcard, _)) = servers.get_key_value(&format!("*.{parent}")) {
+            return Some(wildcard);
+        }
+        below = parent;
+    }
+    servers.get_key_value("").map(|(all, _)| all.as_str()).filter(|_| !host.is_empty())
 }
 
 /// The default backend takes what no path takes: of its Ingress' hosts, or, without rules, of all.
-fn rest(servers: &mut Servers, index: usize, ingress: &Ingress) {
-    let Some(backend) = &ingress.default_backend else { return };
+fn rest(servers: &mut Servers, index: usize, ingress: &Ingress, closed: &BTreeSet<usize>) {
     let mut hosts: Vec<_> = ingress.rules.iter().map(|(host, _)| host.clone()).collect();
     if hosts.is_empty() {
         hosts.push(String::new());
     }
     for host in hosts {
+        let is_closed = closed.contains(&index);
+        if ingress.default_backend.is_none() && !is_closed {
+            continue;
+        }
         let server = servers.entry(host).or_default();
-        if !server.locations.iter().any(|location| location.path == "/" && location.kind != PathKind::Exact) {
-            let (path, backend) = ("/".to_owned(), Some(backend.clone()));
-            server.locations.push(Location {
-                ingress: index,
-                path,
-                kind: PathKind::Prefix,
-                backend,
-                canary: None,
-            });
+        server.closed |= is_closed;
+        if !server.locations.iter().any(Location::is_rest) {
+            let backend = ingress.default_backend.clone();
+            server.locations.push(Location::new(index, "/", PathKind::Prefix, backend));
         }
     }
 }
 
-fn certificates(servers: &mut Servers, index: usize, ingress: &Ingress, world: &World) {
-    let own: Vec<String> =
-        ingress.rules.iter().flat_map(|(host, _)| with_aliases(ingress, host, world)).collect();
-    for host in &own {
+fn certificates(servers: &mut Servers, index: usize, ingress: &Ingress) {
+    for (host, _) in &ingress.rules {
         let Some(server) = servers.get_mut(host) else { continue };
         let named = |name: &String| name == host || covers(name, host);
-        let alias = !ingress.rules.iter().any(|(own, _)| own == host);
-        let tls = ingress.tls.iter().find(|tls| alias || tls.hosts.is_empty() || tls.hosts.iter().any(named));
+        let tls = ingress.tls.iter().find(|tls| tls.hosts.is_empty() || tls.hosts.iter().any(named));
         match tls.map(|tls| &tls.secret) {
             Some(Some(secret)) if server.certificate.is_none() => {
                 server.certificate = Some((index, secret.clone()));
@@ -139,7 +288,6 @@ fn certificates(servers: &mut Servers, index: usize, ingress: &Ingress, world: &
         if asks && server.client_certificates.is_none() {
             server.client_certificates = Some(index);
         }
-        server.passthrough |= ingress.is("ssl-passthrough");
     }
 }
 

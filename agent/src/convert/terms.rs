@@ -103,25 +103,6 @@ impl<'a> Reading<'a> {
     }
 }
 
-/// True if an annotation keeps requests out.
-pub(super) fn protects(ingress: &Ingress) -> bool {
-    const PROTECTING: &[&str] = &[
-        "allowlist-source-range",
-        "auth-secret",
-        "auth-tls-secret",
-        "auth-type",
-        "auth-url",
-        "configuration-snippet",
-        "denylist-source-range",
-        "enable-modsecurity",
-        "limit-rpm",
-        "limit-rps",
-        "server-snippet",
-        "whitelist-source-range",
-    ];
-    PROTECTING.iter().any(|annotation| ingress.get(annotation).is_some())
-}
-
 /// Names with commas between them.
 fn list(text: &str) -> Vec<String> {
     text.split(',').map(str::trim).filter(|it| !it.is_empty()).map(str::to_owned).collect()

@@ -11,7 +11,7 @@ use crate::architecture::Architecture;
 use crate::image;
 use crate::image::archive::{self, Layout};
 use crate::image::blobs::{self, Blobs};
-use crate::publish::registry::{Registry, Repository};
+use crate::publish::registry::{Registry, Repository, Tag};
 
 /// With the programs in them.
 pub(super) struct Images(BTreeMap<Architecture, (Layout, PathBuf)>);
@@ -56,7 +56,8 @@ impl Images {
         (self.0.len() > 1).then(|| archive::index(self.each().map(|(image, _)| image.entry())))
     }
 
-    pub(super) fn push(&self, registry: &Registry, repository: &Repository, tag: &str) -> Result<()> {
+    pub(super) fn push(&self, registry: &Registry, repository: &Repository, tag: &Tag) -> Result<()> {
+        let tag = &tag.to_string();
         let all = self.each().flat_map(|(image, _)| image.blobs.bytes.clone());
         let blobs = Blobs { bytes: all.collect() };
         match self.index() {

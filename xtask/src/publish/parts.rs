@@ -27,6 +27,13 @@ pub(super) fn of(program: &Path) -> Result<Vec<u8>> {
     }
     let agent =
         listed.iter().find(|package| package.root).context("the program lists no crate as its own")?;
+    let version = env!("CARGO_PKG_VERSION");
+    ensure!(
+        agent.version.to_string() == version,
+        "{} is {}, and {version} is what is published",
+        program.display(),
+        agent.version
+    );
     let mut components = BTreeMap::new();
     for package in listed.iter().filter(|package| !package.root) {
         let mut component = component(&licences, &package.name, &package.version.to_string());

@@ -23,6 +23,10 @@ const EMPTY: &str = "application/vnd.oci.empty.v1+json";
 #[derive(Clone, Debug)]
 pub(super) struct Repository(String);
 
+/// A tag that registries take.
+#[derive(Clone, Debug)]
+pub(super) struct Tag(String);
+
 pub(super) struct Registry {
     program: PathBuf,
     transport: Transport,
@@ -62,6 +66,10 @@ impl FromStr for Repository {
             bail!("HOST/PATH/NAME is wanted, for instance registry.example/team/portcullis");
         };
         ensure!(!host.is_empty() && !path.is_empty() && !text.ends_with('/'), "HOST/PATH/NAME is wanted");
+        // Not to be repeated: it may be a password.
+        ensure!(!host.contains('@'), "the host has a user or a password: log in by `crane auth login`");
+        let is_of_host = |c: char| c.is_ascii_alphanumeric() || ".-:[]".contains(c);
+        ensure!(host.chars().all(is_of_host) && !host.starts_with('-'), "{host:?} is no host");
         ensure!(!path.contains([':', '@']), "{path:?} has a tag or a digest: give the tag by --tag");
         let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "._-/".contains(c);
         ensure!(path.chars().all(is_name), "{path:?}: repositories are of a-z, 0-9 and . _ - /");
@@ -70,6 +78,33 @@ impl FromStr for Repository {
 }
 
 impl fmt::Display for Repository {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+// === impl Tag ===
+
+impl Tag {
+    /// Of what has no tag of its own.
+    pub(super) fn of_version() -> Self {
+        Self(env!("CARGO_PKG_VERSION").to_owned())
+    }
+}
+
+impl FromStr for Tag {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let is_of_tag = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+        let is_tag = text.chars().all(is_of_tag) && !text.starts_with(['.', '-']);
+        ensure!((1..=128).contains(&text.len()) && is_tag, "{text:?} is no tag: a-z, A-Z, 0-9 and . _ -");
+        ensure!(!text.starts_with("sha256-"), "{text:?} is the form of tags of signatures");
+        Ok(Self(text.to_owned()))
+    }
+}
+
+impl fmt::Display for Tag {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
@@ -90,15 +125,50 @@ impl Registry {
         crane
     }
 
+    /// The digest behind a tag, if there is one.
+    ///
+    /// # Errors
+    /// When the registry says neither: what is there could be replaced unseen.
+    pub(super) fn digest(&self, repository: &Repository, tag: &Tag) -> Result<Option<String>> {
+        const NONE: &[&str] = &["MANIFEST_UNKNOWN", "NAME_UNKNOWN", "NOT_FOUND", "404 Not Found"];
+        let reference = format!("{repository}:{tag}");
+        match command::output(self.crane().arg("digest").arg(&reference)) {
+            Ok(digest) => Ok(Some(digest.trim().to_owned())),
+            Err(error) if NONE.iter().any(|none| error.to_string().contains(none)) => Ok(None),
+            Err(error) => Err(error).with_context(|| {
+                format!("the registry does not say if there is a {reference}; --replace does not ask")
+            }),
+        }
+    }
+
+    /// The manifest of a digest.
+    pub(super) fn manifest(&self, repository: &Repository, digest: &str) -> Result<String> {
+        let reference = format!("{repository}@{digest}");
+        let manifest = command::output(self.crane().arg("manifest").arg(&reference))?;
+        ensure!(
+            blobs::digest(manifest.as_bytes()) == digest,
+            "the registry has something else as {reference}"
+        );
+        Ok(manifest)
+    }
+
+    pub(super) fn blob(&self, repository: &Repository, digest: &str) -> Result<Vec<u8>> {
+        let reference = format!("{repository}@{digest}");
+        let output = self.crane().arg("blob").arg(&reference).output().context("cannot run crane")?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "cannot read {reference}: {}", said.trim());
+        ensure!(blobs::digest(&output.stdout) == digest, "the registry has something else as {reference}");
+        Ok(output.stdout)
+    }
+
     /// A node that has an image by this tag would never take another one for it.
-    pub(super) fn refuse_other(&self, repository: &Repository, tag: &str, digest: &str) -> Result<()> {
-        let there = command::output(self.crane().arg("digest").arg(format!("{repository}:{tag}")));
-        match there {
-            Ok(there) if there.trim() != digest => bail!(
-                "{repository}:{tag} is published already, as {}: raise the version, or --replace it",
-                there.trim()
-            ),
-            // Mostly there is none; pushing says if it is something else.
+    pub(super) fn refuse_other(&self, repository: &Repository, tag: &Tag, digest: &str) -> Result<()> {
+        match self.digest(repository, tag)? {
+            Some(there) if there != digest => {
+                bail!(
+                    "{repository}:{tag} is published already, as {there}: raise the version, or --replace it"
+                )
+            }
             _ => Ok(()),
         }
     }
@@ -134,8 +204,7 @@ impl Registry {
         kind: &'static str,
         bytes: Vec<u8>,
     ) -> Result<()> {
-        let size =
-            command::output(self.crane().arg("manifest").arg(format!("{repository}@{subject}")))?.len();
+        let size = self.manifest(repository, subject)?.len();
         let subject = Blob { kind: MANIFEST, digest: subject.to_owned(), size };
         let mut blobs = Blobs::default();
         let config = blobs.add(EMPTY, b"{}".to_vec());
@@ -176,7 +245,7 @@ fn layout(blobs: &Blobs, index: &Value) -> Result<TempDir> {
     write("oci-layout", json!({ "imageLayoutVersion": "1.0.0" }).to_string().as_bytes())?;
     write("index.json", index.to_string().as_bytes())?;
     for (digest, bytes) in &blobs.bytes {
-        write(&crate::image::blobs::path(digest), bytes)?;
+        write(&blobs::path(digest), bytes)?;
     }
     Ok(directory)
 }

@@ -36,13 +36,13 @@ impl Server {
     }
 
     fn publish(&self, program: &Path, key: Option<PathBuf>, replace: bool) -> Result<()> {
-        self.publish_all(&[program], key, replace)
+        self.publish_as("0.1.0", &[program], key, replace)
     }
 
-    fn publish_all(&self, programs: &[&Path], key: Option<PathBuf>, replace: bool) -> Result<()> {
+    fn publish_as(&self, tag: &str, programs: &[&Path], key: Option<PathBuf>, replace: bool) -> Result<()> {
         run(&Args {
             repository: format!("{}/team/portcullis", self.host).parse()?,
-            tag: "0.1.0".to_owned(),
+            tag: tag.parse()?,
             architecture: Vec::new(),
             binary: programs.iter().map(|program| program.to_path_buf()).collect(),
             key,
@@ -133,7 +133,7 @@ fn an_image_is_published_with_its_parts_and_a_chart_that_pins_it_and_all_is_sign
     assert!(rendered.contains(&format!("image: {}/team/portcullis@{digest}", server.host)), "{rendered}");
 
     let of_chart = server.crane("digest", "charts/portcullis:0.1.0").trim().to_owned();
-    for (repository, digest) in [("portcullis", digest), ("charts/portcullis", of_chart)] {
+    for (repository, digest) in [("portcullis", digest), ("charts/portcullis", of_chart.clone())] {
         let reference = format!("{repository}:{}.sig", digest.replace(':', "-"));
         let layer = server.manifest(&reference)["layers"][0].clone();
         let signature = layer["annotations"]["dev.cosignproject.cosign/signature"].as_str().unwrap();
@@ -149,11 +149,18 @@ fn an_image_is_published_with_its_parts_and_a_chart_that_pins_it_and_all_is_sign
         command::output(&mut verify).unwrap();
     }
 
-    // A tag stays what it is, unless it is said.
+    // A tag stays what it is, unless it is said, and so does the chart, whose signature is for it.
     server.publish(&program, None, false).unwrap();
+    assert_eq!(server.crane("digest", "charts/portcullis:0.1.0").trim(), of_chart);
     let other = server.program(1);
     let refused = server.publish(&other, None, false).unwrap_err().to_string();
     assert!(refused.contains("0.1.0 is published already") && refused.contains("--replace"), "{refused}");
+    // Under another tag it would have been the image of the chart of this version.
+    let refused = server.publish_as("0.1.0-rc.1", &[&other], None, false).unwrap_err().to_string();
+    assert!(refused.contains("charts/portcullis:0.1.0 is published already"), "{refused}");
+    let mut list = Command::new(registry::program().unwrap());
+    let tags = command::output(list.args(["ls", &format!("{}/team/portcullis", server.host)])).unwrap();
+    assert!(!tags.contains("rc.1"), "{tags}");
     server.publish(&other, None, true).unwrap();
 
     // Keys are looked at before anything is published.
@@ -179,9 +186,9 @@ fn images_for_several_processors_have_one_tag() {
     fs::write(&arm64, bytes).unwrap();
     let [key, _] = server.key();
 
-    let twice = server.publish_all(&[&amd64, &amd64], None, false).unwrap_err().to_string();
+    let twice = server.publish_as("0.1.0", &[&amd64, &amd64], None, false).unwrap_err().to_string();
     assert!(twice.contains("is the second program for amd64"), "{twice}");
-    server.publish_all(&[&arm64, &amd64], Some(key), false).unwrap();
+    server.publish_as("0.1.0", &[&arm64, &amd64], Some(key), false).unwrap();
 
     let index = server.manifest("portcullis:0.1.0");
     let entries = index["manifests"].as_array().unwrap();
@@ -200,7 +207,7 @@ fn images_for_several_processors_have_one_tag() {
     }
     server.manifest(&format!("portcullis:{}.sig", digest.replace(':', "-")));
     // The order in which programs are named changes nothing.
-    server.publish_all(&[&amd64, &arm64], None, false).unwrap();
+    server.publish_as("0.1.0", &[&amd64, &arm64], None, false).unwrap();
 }
 
 #[test]
@@ -215,9 +222,49 @@ fn repositories_have_a_host_and_no_tag() {
             (text.to_owned(), charts.to_owned())
         );
     }
-    for text in
-        ["portcullis", "/portcullis", "host/", "host/a:1", "host/a@sha256:0", "host/A", "host/a/", "host/a b"]
-    {
+    for text in [
+        "portcullis",
+        "/portcullis",
+        "host/",
+        "host/a:1",
+        "host/a@sha256:0",
+        "host/A",
+        "host/a/",
+        "host/a b",
+        "-o/a",
+    ] {
         assert!(text.parse::<Repository>().is_err(), "{text}");
     }
+    let refused = "user:secret@host/a".parse::<Repository>().unwrap_err().to_string();
+    assert!(refused.contains("password") && !refused.contains("secret"), "{refused}");
+    for text in ["", "a b", "-a", "a@sha256:0", "a:b", "../a", "sha256-0.sig"] {
+        assert!(text.parse::<Tag>().is_err(), "{text}");
+    }
+}
+
+/// A registry that fails, for the time of a question, has not said that there is nothing.
+#[test]
+fn a_tag_that_cannot_be_asked_for_is_not_replaced() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let host = listener.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            let mut request = BufReader::new(stream.try_clone().unwrap());
+            let mut line = String::from("begin");
+            while !line.trim().is_empty()
+                && request
+                    .read_line({
+                        line.clear();
+                        &mut line
+                    })
+                    .is_ok()
+            {}
+            let _ =
+                stream.write_all(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+        }
+    });
+    let registry = Registry::new(Transport::Plain).unwrap();
+    let repository: Repository = format!("{host}/team/portcullis").parse().unwrap();
+    let refused = registry.digest(&repository, &Tag::of_version()).unwrap_err().to_string();
+    assert!(refused.contains("does not say"), "{refused}");
 }

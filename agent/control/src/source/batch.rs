@@ -56,6 +56,14 @@ impl Batch {
         batch
     }
 
+    /// Takes manifests that are no text any more.
+    pub fn of(manifests: Vec<Value>) -> Self {
+        let mut batch = Self::default();
+        let file = Arc::from("(manifests)");
+        manifests.into_iter().for_each(|manifest| batch.manifest(&file, 1, manifest));
+        batch
+    }
+
     /// Of an object that is defined twice, the first definition.
     pub fn changes(&self) -> Vec<Change> {
         self.manifests.iter().filter_map(|manifest| manifest.object.clone()).map(Change::Set).collect()

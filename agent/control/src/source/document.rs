@@ -166,16 +166,25 @@ fn with_indent(text: &str, line: usize) -> Option<String> {
 /// Deeper than any parent that a Kubernetes object has.
 const DEEPEST_INDENT: usize = 64;
 
-/// `kind: List`, and the typed lists that `kubectl get -o yaml` does not write but clients do.
+/// `kind: List`, and the typed lists that `kubectl get -o yaml` does not write but clients do. An
+/// API server leaves kind and version of a typed list's items to the list.
 fn unpacked(manifest: Value) -> Vec<Value> {
-    let is_list = manifest.get("kind").and_then(Value::as_str).is_some_and(|kind| kind.ends_with("List"));
-    match manifest {
-        Value::Object(mut list) if is_list => match list.remove("items") {
-            Some(Value::Array(items)) => items,
-            _ => Vec::new(),
-        },
-        single => vec![single],
-    }
+    let list = manifest.get("kind").and_then(Value::as_str).and_then(|kind| kind.strip_suffix("List"));
+    let Some(kind) = list.map(str::to_owned) else { return vec![manifest] };
+    let Value::Object(mut list) = manifest else { return Vec::new() };
+    let Some(Value::Array(items)) = list.remove("items") else { return Vec::new() };
+    let version = list.remove("apiVersion").unwrap_or_default();
+    let typed = |mut item: Value| {
+        if let Value::Object(fields) = &mut item
+            && !kind.is_empty()
+            && !fields.contains_key("kind")
+        {
+            fields.insert("kind".to_owned(), kind.as_str().into());
+            fields.entry("apiVersion").or_insert_with(|| version.clone());
+        }
+        item
+    };
+    items.into_iter().map(typed).flat_map(unpacked).collect()
 }
 
 /// `---` alone or followed by white space; not `-----BEGIN …`.
@@ -219,6 +228,12 @@ mod tests {
         let item = "{apiVersion: v1, kind: Secret, metadata: {name: a}}";
         let list = read(&format!("# c\n\napiVersion: v1\nkind: List\nitems: [{item}, {item}]")).unwrap();
         assert_eq!((list.line, list.admissions.len()), (2, 2));
+        let typed = "apiVersion: v1\nkind: SecretList\nitems: [{metadata: {name: a}}]";
+        let nested =
+            format!("apiVersion: v1\nkind: List\nitems:\n- {{apiVersion: v1, kind: List, items: [{item}]}}");
+        for text in [typed, &nested] {
+            assert!(matches!(read(text).unwrap().admissions[..], [Admission::Admitted { .. }]), "{text}");
+        }
     }
 
     #[test]

@@ -9,11 +9,22 @@ use super::{Reading, list};
 
 /// Addresses or ranges in one list of a TrafficPolicy.
 const MOST_RANGES: usize = 128;
+/// Of a limit, and of its burst.
+const MOST_REQUESTS: u64 = 100_000;
 
 impl Reading<'_> {
     pub(super) fn access(&mut self) {
         self.ranges("whitelist-source-range", "allow");
         self.ranges("allowlist-source-range", "allow");
+        let both = (self.get("whitelist-source-range"), self.get("allowlist-source-range"));
+        if let (Some(white), Some(allow)) = both
+            && white != allow
+        {
+            self.close(
+                "whitelist-source-range",
+                "allowlist-source-range is there, too, with other ranges: remove one of them",
+            );
+        }
         self.ranges("denylist-source-range", "deny");
         self.passwords();
         self.limits();
@@ -46,6 +57,9 @@ impl Reading<'_> {
         let ranges = list(text);
         if let Some(wrong) = ranges.iter().find(|range| !is_range(range)) {
             return self.close(annotation, format!("{wrong:?} is no address or range"));
+        }
+        if ranges.is_empty() {
+            return self.close(annotation, "there is no range in it");
         }
         if ranges.len() > MOST_RANGES {
             return self.close(annotation, format!("a list has {MOST_RANGES} ranges at most: join some"));
@@ -116,18 +130,25 @@ impl Reading<'_> {
         let mut limits = Vec::new();
         for (annotation, per) in [("limit-rps", "Second"), ("limit-rpm", "Minute")] {
             let Some(text) = self.get(annotation) else { continue };
-            let Some(requests) = text.parse::<u64>().ok().filter(|it| (1..=100_000).contains(it)) else {
-                self.lost(annotation, "a limit is 1 to 100,000 requests");
-                continue;
+            let requests = match text.parse::<u64>() {
+                Ok(0) => {
+                    self.say(annotation, super::Outcome::NotNeeded, "0 is no limit");
+                    continue;
+                }
+                Ok(requests) => requests.min(MOST_REQUESTS),
+                Err(_) => {
+                    self.close(annotation, format!("{text:?} is no number of requests"));
+                    continue;
+                }
             };
-            let burst = requests.saturating_mul(multiplier).clamp(1, 100_000);
+            let burst = requests.saturating_mul(multiplier).clamp(1, MOST_REQUESTS);
             limits.push(
                 json!({"requests": requests, "per": per, "burst": burst, "key": {"type": "ClientAddress"}}),
             );
             self.differs(
                 annotation,
                 format!(
-                    "TrafficPolicy rateLimits, burst {burst}; over it 429 in place of 503, for each node"
+                    "TrafficPolicy rateLimits, {requests} with a burst of {burst}; over it 429 in place of 503, for each node"
                 ),
             );
         }
@@ -152,6 +173,12 @@ impl Reading<'_> {
             other => {
                 return self.close("auth-tls-verify-client", format!("{other}: certificates are demanded or not asked for; the backend would not learn ssl-client-verify"));
             }
+        }
+        let secret = self.get("auth-tls-secret").unwrap_or_default();
+        if let Some((of, secret)) = secret.split_once('/')
+            && of != self.ingress.namespace
+        {
+            return self.close("auth-tls-secret", format!("a grant would let Gateways of {} show all of Secret {of}/{secret}: copy its ca.crt to a Secret of {}, and name that", self.ingress.namespace, self.ingress.namespace));
         }
         let hosts = self.ingress.rules.iter().filter_map(|(host, _)| self.servers.get(host));
         let all: Vec<_> = hosts.collect();

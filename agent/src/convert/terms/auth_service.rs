@@ -3,12 +3,26 @@
 
 use serde_json::json;
 
-use super::super::ingress::Backend;
+use super::super::ingress::{Backend, PathKind};
+use super::super::servers::Location;
 use super::{Reading, list};
 
 const OAUTH2_PROXY: &str = "/oauth2/auth";
 /// Fields of oauth2-proxy's answers.
 const OF_OAUTH2_PROXY: &[&str] = &["X-Auth-Request-User", "X-Auth-Request-Email"];
+
+/// Characters that are more than text in an expression.
+const EXPRESSION: &[char] = &['(', '[', '{', '.', '*', '+', '?', '$', '^', '|', '\\'];
+/// Ends of expressions that take whatever follows the text before them.
+const TAKING_ALL: &[&str] = &["", "(/|$)(.*)", "(.*)", ".*", "?(.*)", "(/.*)?"];
+
+/// Of a host in `auth-url`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Whose {
+    /// A host of the Ingress itself.
+    Own,
+    Other,
+}
 
 impl Reading<'_> {
     pub(super) fn auth_service(&mut self) {
@@ -40,7 +54,13 @@ impl Reading<'_> {
             "externalAuth".to_owned(),
             json!({"protocol": "HTTP", "backendRef": reference, "http": http}),
         );
-        let service = format!("{namespace}/{}", backend.service);
+        let mut service = format!("{namespace}/{}", backend.service);
+        if namespace != self.ingress.namespace {
+            service += &format!(
+                " (a ReferenceGrant in {namespace} lets policies of {} name it)",
+                self.ingress.namespace
+            );
+        }
         if is_oauth2_proxy {
             self.differs("auth-url", format!("TrafficPolicy externalAuth of {service}: start oauth2-proxy with --upstream=static://200 --reverse-proxy --ping-path=/oauth2/ping --ready-path=/oauth2/ready, it is asked for the request's own path (docs/external-auth.md)"));
         } else {
@@ -65,7 +85,9 @@ impl Reading<'_> {
         let (authority, path) = rest
             .split_once('/')
             .map_or((rest, "/".to_owned()), |(authority, path)| (authority, format!("/{path}")));
-        let path = path.split(['?', '#']).next().unwrap_or("/").to_owned();
+        if path.contains(['?', '#']) {
+            return Err("it has a query, by which the service may tell who is allowed: have the service allow the same by itself, or write a TrafficPolicy with externalAuth".to_owned());
+        }
         if path.contains('$') {
             return Err("its path has variables of nginx".to_owned());
         }
@@ -75,17 +97,72 @@ impl Reading<'_> {
             }
             return Ok((namespace, backend, path));
         }
-        let own = self.ingress.rules.first().map_or("", |(host, _)| host.as_str());
-        let host =
-            if ["$host", "$http_host", "$best_http_host"].contains(&authority) { own } else { authority };
-        let locations = self.servers.get(host).into_iter().flat_map(|server| &server.locations);
-        let longest = locations
-            .filter(|location| path.starts_with(location.path.trim_end_matches('/')))
-            .max_by_key(|location| location.path.len());
-        let found = longest.and_then(|location| {
-            Some((self.world.ingresses[location.ingress].namespace.clone(), location.backend.clone()?, path))
-        });
-        found.ok_or_else(|| format!("no Ingress of the input leads to {host}: write a TrafficPolicy with externalAuth of the auth service's Service"))
+        let of_request = ["$host", "$http_host", "$best_http_host"].contains(&authority);
+        let own: Vec<_> = self.ingress.rules.iter().map(|(host, _)| host.as_str()).collect();
+        let hosts = if of_request { own.clone() } else { vec![authority] };
+        let mut found: Option<(String, Backend)> = None;
+        for host in hosts {
+            let at =
+                self.location(host, &path, if own.contains(&host) { Whose::Own } else { Whose::Other })?;
+            if found.as_ref().is_some_and(|found| *found != at) {
+                return Err("its hosts have different auth services: write an Ingress for each".to_owned());
+            }
+            found = Some(at);
+        }
+        let (namespace, backend) = found.ok_or("the Ingress has no host")?;
+        Ok((namespace, backend, path))
+    }
+
+    /// The Service to which an Ingress of the input leads from a host. A client would find it, too,
+    /// but the input may be less than what is in the cluster, or be another tenant's.
+    fn location(&self, host: &str, path: &str, whose: Whose) -> Result<(String, Backend), String> {
+        let server = self.servers.get(host);
+        let is_regex = server.is_some_and(|server| server.is_regex(self.world));
+        // Of an expression, the text before what is more than text.
+        let literal = |location: &Location| {
+            let text = location.path.as_str();
+            text.find(|c: char| is_regex && EXPRESSION.contains(&c)).unwrap_or(text.len())
+        };
+        let takes = |location: &&Location| {
+            let below = path.strip_prefix(location.path[..literal(location)].trim_end_matches('/'));
+            match location.kind {
+                PathKind::Exact if !is_regex => path == location.path,
+                PathKind::Prefix if !is_regex => {
+                    below.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+                }
+                _ => below.is_some(),
+            }
+        };
+        let locations = server.into_iter().flat_map(|server| &server.locations);
+        let longest = locations.filter(takes).max_by_key(|location| literal(location));
+        if let Some(location) = longest.filter(|it| !TAKING_ALL.contains(&&it.path[literal(it)..])) {
+            return Err(format!(
+                "the path {} of {host} is an expression that may take it, or not: write the Service in auth-url, as http://SERVICE.NAMESPACE.svc:PORT{path}",
+                location.path
+            ));
+        }
+        let found = longest.and_then(|location| Some((location, location.backend()?.clone())));
+        let Some((location, backend)) = found else {
+            return Err(format!(
+                "no Ingress of the input leads to {host}: write a TrafficPolicy with externalAuth of the auth service's Service"
+            ));
+        };
+        let ingress = &self.world.ingresses[location.ingress];
+        if ingress.get("auth-url").is_some() || whose == Whose::Own && location.is_rest() {
+            return Err(format!(
+                "in the input, {host}{path} leads to what it is to protect ({}): give the Ingress of the auth service, too",
+                ingress.key()
+            ));
+        }
+        if whose == Whose::Other && ingress.namespace != self.ingress.namespace {
+            return Err(format!(
+                "{host} is a host of {}, in another namespace, which may have taken the name: if the auth service is there, write it as http://{}.{}.svc:PORT{path}",
+                ingress.key(),
+                backend.service,
+                ingress.namespace
+            ));
+        }
+        Ok((ingress.namespace.clone(), backend))
     }
 
     /// By its name in the cluster's DNS: `auth.infra.svc.cluster.local:8080`.

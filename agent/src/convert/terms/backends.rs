@@ -20,11 +20,10 @@ impl Reading<'_> {
                 self.tls("backend-protocol");
             }
             Some(other) => {
-                self.lost(
+                self.close(
                     "backend-protocol",
                     format!("{other} is not spoken: put a server of HTTP in front of the application"),
                 );
-                self.terms.closed = true;
             }
         }
         if let Some(seconds) =

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use super::super::servers::is_host;
+use super::super::shape::is_host;
 use super::super::snippet::Fields;
 use super::{Reading, list};
 
@@ -25,9 +25,7 @@ impl Reading<'_> {
             self.lost("x-forwarded-prefix", "groups of paths are no part of header fields: write the prefix");
         }
         if let Some(host) = self.get("upstream-vhost") {
-            if is_host(host)
-                || host.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
-            {
+            if is_host(host) && !host.starts_with('*') {
                 self.terms.filters.push(json!({"type": "URLRewrite", "urlRewrite": {"hostname": host}}));
                 self.became("upstream-vhost", "URLRewrite hostname");
             } else {
@@ -85,7 +83,10 @@ impl Reading<'_> {
             self.set("ResponseHeaderModifier", "responseHeaderModifier", field.clone());
         }
         for name in &fields.removed {
-            self.modifier("ResponseHeaderModifier", "responseHeaderModifier", "remove", json!(name));
+            self.modifier("ResponseHeaderModifier", "responseHeaderModifier", "remove", name.clone());
+        }
+        for name in &fields.hidden {
+            self.modifier("RequestHeaderModifier", "requestHeaderModifier", "remove", name.clone());
         }
         self.became("configuration-snippet", "RequestHeaderModifier, ResponseHeaderModifier");
     }
@@ -182,7 +183,11 @@ fn redirect(url: &str, code: u16) -> Option<Value> {
     let (rest, keeps_path) = rest.strip_suffix("$request_uri").map_or((rest, false), |rest| (rest, true));
     let (authority, path) = rest.split_once('/').map_or((rest, ""), |(authority, path)| (authority, path));
     let (host, port) = authority.split_once(':').map_or((authority, None), |(host, port)| (host, Some(port)));
-    if !is_host(host) || path.contains(['$', '?', '#']) || keeps_path && !path.is_empty() {
+    if !is_host(host)
+        || host.starts_with('*')
+        || path.contains(['$', '?', '#'])
+        || keeps_path && !path.is_empty()
+    {
         return None;
     }
     redirect["hostname"] = json!(host);

@@ -6,6 +6,8 @@ use super::Reading;
 
 /// Attempts of ingress-nginx, the first one included.
 const TRIES: u64 = 3;
+/// Bytes that ingress-nginx takes where nothing is said.
+const BODY: u64 = 1 << 20;
 
 impl Reading<'_> {
     pub(super) fn requests(&mut self) {
@@ -16,7 +18,10 @@ impl Reading<'_> {
     }
 
     fn body(&mut self) {
-        let Some(size) = self.get("proxy-body-size") else { return };
+        let Some(size) = self.get("proxy-body-size") else {
+            self.terms.traffic.insert("maxRequestBody".to_owned(), json!(BODY));
+            return;
+        };
         match bytes(size) {
             Some(0) => self.became("proxy-body-size", "no limit, which is the default"),
             Some(bytes) => {
