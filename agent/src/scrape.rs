@@ -52,7 +52,7 @@ pub(crate) async fn metrics(state: &State, plane: &Plane, membership: Option<&Me
     }
 }
 
-/// What the proxy counts, in the words of answers.
+/// The proxy's counters, in the words of answers.
 pub(crate) fn traffic_and_durations(mut stats: Stats) -> (Traffic, Durations) {
     let durations = durations(std::mem::take(&mut stats.durations));
     (traffic(stats), durations)

@@ -83,7 +83,7 @@ pub(crate) fn run(args: &UiArgs, agent: &Agent) -> Result<ExitCode> {
     })
 }
 
-/// Where there is no desktop, the address is printed and that is all.
+/// Without a desktop, the address is printed and that is all.
 fn open(address: &str) {
     let has_desktop = ["DISPLAY", "WAYLAND_DISPLAY"].iter().any(|name| std::env::var_os(name).is_some());
     if has_desktop {

@@ -43,7 +43,7 @@ pub enum Severity {
     Notice,
 }
 
-/// What is known of problems, from wherever it is known.
+/// All parts of an agent that know of problems, with what they know.
 #[derive(Debug)]
 pub struct ProblemSources<'a> {
     pub snapshot: &'a Snapshot,

@@ -28,7 +28,7 @@ pub struct Routes {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RouteRow {
-    /// Whose addresses the listener is served on.
+    /// The Gateway on whose addresses the listener is served.
     pub gateway: String,
     /// `443`, or `53/udp`.
     pub port: String,

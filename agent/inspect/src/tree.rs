@@ -1,4 +1,4 @@
-//! What is served as a tree that is asked for piece by piece: Gateways, their listeners, hosts,
+//! The configuration as a tree that is asked for piece by piece: Gateways, their listeners, hosts,
 //! rules, backends and endpoints. Each piece is found by the names of those above it.
 
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! What browsers say of their requests, and what they are told to do with answers.
+//! Fields by which browsers say where requests are from, and are told what to do with answers.
 
 use http::header::{
     CACHE_CONTROL, HeaderMap, HeaderName, HeaderValue, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,

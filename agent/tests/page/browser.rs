@@ -119,6 +119,7 @@ impl Browser {
 
     /// Picture of the element, as PNG: of as much as a window shows.
     pub(crate) fn picture(&mut self, selector: &str) -> Vec<u8> {
+        self.value("scrollTo(0, 0)");
         let area = format!(
             "(() => {{ const it = document.querySelector({selector:?}).getBoundingClientRect(); return {{x: it.x + \
              scrollX, y: it.y + scrollY, width: it.width, height: Math.min(it.height, 900), scale: 1}}; }})()"
@@ -129,8 +130,8 @@ impl Browser {
         STANDARD.decode(picture["data"].as_str().unwrap()).unwrap()
     }
 
-    /// What the browser complains about: errors of scripts and of the console, and violations of the
-    /// page's policy.
+    /// Complaints of the browser: errors of scripts and of the console, and violations of
+    /// the page's policy.
     pub(crate) fn complaints(&mut self) -> Vec<Value> {
         self.value("0");
         let is_complaint = |event: &&Value| match event["method"].as_str() {

@@ -141,6 +141,7 @@ fn the_page_shows_what_is_wrong_and_what_is_served() {
     );
     assert!(path.as_array().unwrap().contains(&of_command["at"]["rule"]), "{path} {of_command}");
     assert!(browser.text("#answer").contains(of_command["text"].as_str().unwrap()));
+    browser.value("document.activeElement.blur()");
     picture(&mut browser, "explain.png", "#explain");
     picture(&mut browser, "tree.png", "#traffic");
 
@@ -205,11 +206,11 @@ fn ten_thousand_routes_are_found_at_once() {
     browser.until(&node("host", "host-00000.example"));
     let drawn = browser.value("document.querySelectorAll('[role=treeitem]').length");
     assert!(drawn.as_u64().unwrap() < 200, "{drawn} nodes at once");
-    picture(&mut browser, "tree-10000.png", "#traffic");
     let begun = Instant::now();
     browser.value("(() => { document.getElementById('filter').value = 'host-0777 example'; document.getElementById('filter').dispatchEvent(new Event('input')); })()");
     browser.until("document.getElementById('filter-count').textContent.startsWith('10 rules')");
     let filtered = begun.elapsed();
+    picture(&mut browser, "tree-10000.png", "#traffic");
     let begun = Instant::now();
     explain(&mut browser, "http://host-09876.example:8080/", "");
     browser.until(&format!("{}?.classList.contains('on-path')", node("host", "host-09876.example")));

@@ -1,5 +1,5 @@
-//! What the page is shown: a shop with tenants, with some things that are wrong, and with names
-//! that a careless page would run.
+//! Configurations for the page to show: a shop with tenants, with some things that are wrong, and
+//! with names that a careless page would run; and ten thousand routes.
 
 use std::time::{Duration, SystemTime};
 

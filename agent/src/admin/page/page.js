@@ -118,7 +118,7 @@
   const KINDS = {
     gateway: {
       key: (it) => [it.gateway], name: (it) => it.gateway,
-      note: (it) => it.addresses.slice(0, 3).join(", ") + (it.addresses.length > 3 ? " and " + (it.addresses.length - 3) + " more" : "") + " · " + plural(it.listeners, "listener"),
+      note: (it) => it.addresses.slice(0, 3).join(", ") + (it.addresses.length > 3 ? " and " + (it.addresses.length - 3) + " more" : "") + (it.addresses.length ? " · " : "") + plural(it.listeners, "listener"),
       series: (it) => seriesKey("gateways", { name: it.gateway }),
       below: "listener", load: (it, part) => api("listeners", { gateway: it.gateway, ...part }),
     },
