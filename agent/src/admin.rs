@@ -2,7 +2,11 @@
 //! loopback if asked for; nothing here can change anything.
 
 pub(crate) mod access;
+mod api;
+pub(crate) mod browsers;
 pub(crate) mod client;
 pub(crate) mod endpoints;
 mod hosts;
+mod page;
 pub(crate) mod server;
+pub(crate) mod sources;

@@ -49,6 +49,10 @@ pub(crate) enum Command {
     Explain(ExplainArgs),
     /// Print the configuration that the data plane runs
     Dump(DumpArgs),
+    /// Show listeners, routes and backends by their requests a second, live
+    Top(TopArgs),
+    /// Open the page of a running agent in a browser, by a port that is there as long as this runs
+    Ui(UiArgs),
     /// Ask whether a running agent is ready; exit status 2 if not
     Ready(ReadyArgs),
     /// Write all that a running agent tells of itself into an archive, without secrets
@@ -171,6 +175,36 @@ pub(crate) struct DumpArgs {
     /// Format of the output
     #[arg(short, long, value_enum, default_value_t)]
     pub output: Format,
+}
+
+#[derive(Args)]
+pub(crate) struct TopArgs {
+    /// Seconds between two samples
+    #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=3600))]
+    pub interval: u16,
+    /// Lines of each table
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pub lines: usize,
+    /// Show it once, and end
+    #[arg(long)]
+    pub once: bool,
+    #[command(flatten)]
+    pub admin: AdminSocket,
+    /// A table, or the same as values
+    #[arg(short, long, value_enum, default_value_t)]
+    pub output: View,
+}
+
+#[derive(Args)]
+pub(crate) struct UiArgs {
+    /// Port of 127.0.0.1 to serve the page on [default: one that is free]
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    pub port: u16,
+    /// Print the address, and open no browser
+    #[arg(long)]
+    pub no_open: bool,
+    #[command(flatten)]
+    pub admin: AdminSocket,
 }
 
 #[derive(Args)]

@@ -9,10 +9,10 @@ use clap::{Arg, Args, Parser, Subcommand};
 use portcullis_control::remote::Wanted;
 
 use crate::admin::client::Agent;
-use crate::cli::{BugreportArgs, DumpArgs, ExplainArgs, RoutesArgs, StatusArgs};
+use crate::cli::{BugreportArgs, DumpArgs, ExplainArgs, RoutesArgs, StatusArgs, TopArgs, UiArgs};
 use crate::cluster::LEASE;
 use crate::output::Colour;
-use crate::{bugreport, inspect, output, status};
+use crate::{bugreport, inspect, output, status, top, ui};
 
 /// Ask an agent of the cluster what it serves.
 #[derive(Parser)]
@@ -66,6 +66,12 @@ enum Command {
     /// Print the configuration that the data plane runs
     #[command(mut_arg("path", not_here))]
     Dump(DumpArgs),
+    /// Show listeners, routes and backends by their requests a second, live
+    #[command(mut_arg("path", not_here))]
+    Top(TopArgs),
+    /// Open the agent's page in a browser, by a port that is there as long as this runs
+    #[command(mut_arg("path", not_here))]
+    Ui(UiArgs),
     /// Write all that the agent tells of itself into an archive, without secrets
     #[command(mut_arg("path", not_here))]
     Bugreport(BugreportArgs),
@@ -86,6 +92,8 @@ pub(crate) fn run() -> Result<ExitCode> {
         Command::Routes(args) => inspect::routes(&args, &agent),
         Command::Explain(args) => inspect::explain(&args, &agent),
         Command::Dump(args) => inspect::dump(&args, &agent),
+        Command::Top(args) => top::run(&args, &agent),
+        Command::Ui(args) => ui::run(&args, &agent),
         Command::Bugreport(args) => bugreport::run(&args, &agent),
     }
 }

@@ -35,6 +35,8 @@ mod status;
 mod supervisor;
 mod telemetry;
 mod tenure;
+mod top;
+mod ui;
 mod withheld;
 
 use std::process::ExitCode;
@@ -69,6 +71,8 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Routes(args) => inspect::routes(&args, &Agent::at_socket(args.from.admin.path())?),
         Command::Explain(args) => inspect::explain(&args, &Agent::at_socket(args.from.admin.path())?),
         Command::Dump(args) => inspect::dump(&args, &Agent::at_socket(args.from.admin.path())?),
+        Command::Top(args) => top::run(&args, &Agent::at_socket(args.admin.path())?),
+        Command::Ui(args) => ui::run(&args, &Agent::at_socket(args.admin.path())?),
         Command::Ready(args) => ready::run(&args, &Agent::at_socket(args.admin.path())?),
         Command::Bugreport(args) => bugreport::run(&args, &Agent::at_socket(args.admin.path())?),
         Command::Cleanup(args) => cleanup::run(&args),

@@ -19,8 +19,8 @@ use portcullis_gateway::{EndpointRule, Settings, Translator};
 use portcullis_node::{Lock, Process};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::admin::endpoints::Admin;
 use crate::admin::server::{self, Sockets};
+use crate::admin::sources::Admin;
 use crate::cleanup;
 use crate::cli::RunArgs;
 use crate::cluster::Cluster;

@@ -29,9 +29,7 @@ pub(crate) async fn metrics(state: &State, plane: &Plane, membership: Option<&Me
     let verdicts = plane.node.counters().into_iter().map(|(reason, count)| (reason.label(), count));
     let served = plane.served();
     let enforced = serving::places(&served, |frontend, name| plane.node.enforcement(frontend, name));
-    let mut stats = plane.stats().await;
-    let durations = durations(std::mem::take(&mut stats.durations));
-    let mut traffic = traffic(stats);
+    let (mut traffic, durations) = traffic_and_durations(plane.stats().await);
     add_kernels(&mut traffic.budgets, plane.node.budgets());
     Metrics {
         agent: Agent {
@@ -52,6 +50,12 @@ pub(crate) async fn metrics(state: &State, plane: &Plane, membership: Option<&Me
         configuration: configuration(state),
         cluster: membership.map(cluster),
     }
+}
+
+/// The proxy's counters, in the words of answers.
+pub(crate) fn traffic_and_durations(mut stats: Stats) -> (Traffic, Durations) {
+    let durations = durations(std::mem::take(&mut stats.durations));
+    (traffic(stats), durations)
 }
 
 fn traffic(stats: Stats) -> Traffic {

@@ -10,6 +10,7 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
 use std::time::{Duration, Instant};
 
+use serde_json::{Value, json};
 use support::{Agent, GATEWAY};
 
 struct Admin {
@@ -144,4 +145,141 @@ fn an_answer_under_way_is_not_broken_off_for_connections_that_ask_nothing() {
     let mut answer = [0; 12];
     asking.read_exact(&mut answer).unwrap();
     assert_eq!(&answer, b"HTTP/1.1 400");
+}
+
+/// A route with a backend, and one that is not there.
+const SHOP: &str = "
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: cart, namespace: infra}
+spec:
+  parentRefs: [{name: web}]
+  hostnames: [shop.example]
+  rules:
+  - matches: [{path: {value: /a, type: Exact}}, {path: {value: /cart}, headers: [{name: x-a, value: '<b>'}]}]
+    backendRefs: [{name: cart, port: 80}]
+  - backendRefs: [{name: nowhere, port: 80}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: cart, namespace: infra}
+spec: {ports: [{port: 80}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: cart, namespace: infra, labels: {kubernetes.io/service-name: cart}}
+addressType: IPv4
+ports: [{port: 1}]
+endpoints: [{addresses: [127.0.0.9]}]
+";
+
+impl Admin {
+    fn of_shop() -> Self {
+        let options = ["--admin-port", "0", "--admin-host", "agent.example"];
+        let manifests = [("gateway.yaml", GATEWAY), ("shop.yaml", SHOP)];
+        let agent = Agent::start_with(&options, &manifests);
+        let port = agent.logged("admin endpoints on http://127.0.0.1:").parse().unwrap();
+        Self { port, agent }
+    }
+
+    /// Status and value of an answer of the API.
+    fn api(&self, path: &str) -> (u16, Value) {
+        let answer = self.ask("GET", &format!("/api/v1/{path}"), "Host: localhost\r\n");
+        let status = answer.split(' ').nth(1).unwrap().parse().unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        assert!(head.contains("content-type: application/json"), "{head}");
+        assert!(head.contains("cache-control: no-store"), "{head}");
+        (status, serde_json::from_str(body).unwrap())
+    }
+
+    fn items(&self, path: &str) -> Vec<Value> {
+        let (status, value) = self.api(path);
+        assert_eq!(status, 200, "{value}");
+        value["items"].as_array().unwrap().clone()
+    }
+}
+
+#[test]
+fn the_tree_is_told_piece_by_piece_down_to_the_endpoint() {
+    let admin = Admin::of_shop();
+    let gateways = admin.items("gateways");
+    assert_eq!((&gateways[0]["gateway"], &gateways[0]["rules"]), (&json!("infra/web"), &json!(3)));
+    let listeners = admin.items("listeners?gateway=infra/web");
+    assert_eq!(listeners[0]["listener"], "Gateway infra/web listener http");
+    assert_eq!((&listeners[0]["tenant"], &listeners[0]["hosts"]), (&json!("infra"), &json!(1)));
+    let of_listener = "gateway=infra%2Fweb&listener=Gateway+infra/web+listener+http";
+    assert_eq!(admin.items(&format!("hosts?{of_listener}"))[0]["host"], "shop.example");
+    let rules = admin.items(&format!("routes?{of_listener}&host=shop.example"));
+    assert_eq!(rules.len(), 3);
+    let named: Vec<_> = rules.iter().filter_map(|row| row["backends"][0]["backend"].as_str()).collect();
+    assert_eq!(named, ["infra/cart:80", "infra/cart:80"], "{rules:?}");
+    assert_eq!(admin.items("endpoints?backend=infra/cart:80"), [json!({"address": "127.0.0.9:1"})]);
+    let backend = admin.items("backends?backend=infra/cart:80");
+    assert_eq!(backend[0]["endpoints"], 1);
+    for (q, rows) in [("PATHPREFIX+%3Cb", 1), ("x-a", 1), ("shop.example", 3), ("nothing-of-it", 0)] {
+        assert_eq!(admin.items(&format!("routes?q={q}")).len(), rows, "{q}");
+        assert_eq!(admin.items(&format!("gateways?q={q}")).len(), rows.min(1), "{q}");
+    }
+    let (_, part) = admin.api("routes?offset=2&limit=5");
+    assert_eq!((&part["total"], part["items"].as_array().unwrap().len()), (&json!(3), 1));
+}
+
+#[test]
+fn the_api_explains_as_the_command_does_and_names_the_nodes() {
+    let admin = Admin::of_shop();
+    let (status, told) = admin.api("explain?url=http://shop.example:8080/cart&header=X-A:+%3Cb%3E");
+    assert_eq!(status, 200);
+    let lines = told["lines"].as_array().unwrap();
+    let at = |subject: &str| {
+        let line = lines.iter().find(|line| line["subject"] == subject).unwrap();
+        line["at"].clone()
+    };
+    assert_eq!(at("backend")["backend"], "infra/cart:80");
+    assert_eq!(at("rule")["rule"], "HTTPRoute infra/cart rule 0");
+    assert_eq!(at("rule")["match"], "PathPrefix /cart, header x-a=<b>");
+    let url = "http://shop.example:8080/cart";
+    let command = admin.agent.command(&["explain", url, "-H", "X-A: <b>", "-o", "json"]);
+    let command: Value = serde_json::from_str(&command).unwrap();
+    assert_eq!(command, told);
+}
+
+#[test]
+fn problems_and_node_and_traffic_are_told() {
+    let admin = Admin::of_shop();
+    let problems = admin.items("problems");
+    let route = problems.iter().find(|it| it["object"] == "HTTPRoute infra/cart").unwrap();
+    assert_eq!(route["severity"], "error");
+    assert!(route["message"].as_str().unwrap().contains("nowhere"), "{route}");
+    assert_eq!(route["remedy"], "create it, or correct the reference");
+    let (_, overview) = admin.api("overview");
+    assert_eq!((&overview["ready"], &overview["size"]["rules"]), (&json!(true), &json!(3)));
+    let (_, node) = admin.api("node");
+    assert_eq!(node["listeners"]["items"][0]["servedBy"]["by"], "user space (HTTP)");
+    assert!(!node["fallbacks"].as_array().unwrap().is_empty(), "{node}");
+    assert_eq!(admin.items("certificates"), Vec::<Value>::new());
+    assert_eq!(admin.agent.http("shop.example", "/other").unwrap().status, 500);
+    let (_, traffic) = admin.api("traffic");
+    assert_eq!(traffic["listeners"][0]["requests"][5], 1, "{traffic}");
+    assert_eq!(traffic["routes"][0]["name"], "HTTPRoute infra/cart", "{traffic}");
+}
+
+#[test]
+fn questions_that_make_no_sense_are_told_what_they_lack() {
+    let admin = Admin::of_shop();
+    for (path, status, error) in [
+        ("nothing", 404, "docs/api.md"),
+        ("routes?listeners=a", 400, "there is no parameter \"listeners\""),
+        ("routes?limit=many", 400, "is no number"),
+        ("endpoints", 400, "the parameter backend is missing"),
+        ("explain?url=nonsense", 400, "is no URL"),
+    ] {
+        let (found, value) = admin.api(path);
+        assert_eq!(found, status, "{path}");
+        assert!(value["error"].as_str().unwrap().contains(error), "{path}: {value}");
+    }
+    let ask = |method: &str, fields: &str| admin.ask(method, "/api/v1/overview", fields);
+    assert!(ask("POST", "Host: localhost\r\n").starts_with("HTTP/1.1 405 "));
+    assert!(ask("GET", "Host: evil.example\r\n").starts_with("HTTP/1.1 421 "));
+    let other = "Host: localhost\r\nSec-Fetch-Site: cross-site\r\n";
+    assert!(ask("GET", other).starts_with("HTTP/1.1 403 "));
 }

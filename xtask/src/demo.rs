@@ -2,6 +2,7 @@
 //! Certificates are made, everything else is as it is in the example. It leaves nothing behind: its
 //! files are temporary, its pins are its own.
 
+mod page;
 mod requests;
 
 use std::fs;
@@ -17,6 +18,7 @@ use signal_hook::iterator::Signals;
 use testbed::{Agent, Authority, Backend, Launch, quickstart};
 
 use crate::setup;
+use page::Page;
 use requests::REQUESTS;
 
 const EXAMPLE: &str = "examples/quickstart";
@@ -72,11 +74,13 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let demo = Demo::start(binary, args.datapath)?;
     demo.introduce(begin.elapsed());
     let failed = demo.request_all()?;
+    let page = Page::open(&demo.agent)?;
     if let Some(mut signals) = signals {
         println!(
             "\ndemo: try these yourself, or edit the YAML in {}; Ctrl-C ends it",
             demo.agent.config().display()
         );
+        println!("demo: what is served, and what of it is wrong, as a page: {}", page.address());
         signals.forever().next();
         println!("demo: leaving nothing behind");
     } else {
@@ -88,7 +92,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             );
         }
         println!("demo: all {} answers are as they should be", REQUESTS.len());
+        println!("demo: the page was at {}", page.address());
     }
+    drop(page);
     demo.stop()
 }
 

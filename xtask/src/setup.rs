@@ -3,8 +3,8 @@
 
 use anyhow::Result;
 use portcullis_testbed::versions::{
-    ATTACK_TOOLS, BENCH_TOOLS, CARGO_AUDITABLE, CARGO_DENY, CLUSTER_TOOLS, COUNTING_TOOLS, LOAD_TOOLS, TOOLS,
-    Tool,
+    ATTACK_TOOLS, BENCH_TOOLS, BROWSER_TOOLS, CARGO_AUDITABLE, CARGO_DENY, CLUSTER_TOOLS, COUNTING_TOOLS,
+    LOAD_TOOLS, TOOLS, Tool,
 };
 use portcullis_testbed::{cargo_tool, command, go};
 
@@ -25,6 +25,9 @@ pub(crate) struct Args {
     /// Also the servers that `attack` compares
     #[arg(long)]
     attacking: bool,
+    /// Also the browser in which tests open the agent's page
+    #[arg(long)]
+    browser: bool,
     /// Also what the test cluster needs
     #[arg(long)]
     cluster: bool,
@@ -41,7 +44,7 @@ pub(crate) struct Args {
 
 impl Args {
     pub(crate) fn ci() -> Self {
-        Self { cluster: true, counting: true, ..Self::default() }
+        Self { browser: true, cluster: true, counting: true, ..Self::default() }
     }
 
     pub(crate) fn counting() -> Self {
@@ -66,6 +69,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     if args.attacking {
         tools(ATTACK_TOOLS)?;
+    }
+    if args.browser {
+        tools(BROWSER_TOOLS)?;
     }
     if args.cluster {
         tools(CLUSTER_TOOLS)?;

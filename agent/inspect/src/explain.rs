@@ -16,6 +16,7 @@ use portcullis_model::{
 use serde::{Deserialize, Serialize};
 
 use crate::plain::escaped;
+use crate::routes::number;
 use crate::served::ServedListener;
 use crate::table::{Look, subject_line};
 use crate::text;
@@ -34,6 +35,28 @@ pub struct Line {
     /// `listener`, `rule`, `backend`, …; empty for a remark.
     pub subject: String,
     pub text: String,
+    /// The node of the tree that the line is about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at: Option<TreePath>,
+}
+
+/// A node of the tree, by the names of all above it; those below it are missing.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TreePath {
+    pub gateway: String,
+    /// `443`, or `53/udp`.
+    pub port: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub listener: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub r#match: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rule: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backend: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -72,12 +95,18 @@ pub fn explain(
     let request = Request::parse(question, reading)?;
     let ports = ports(snapshot, &request);
     if ports.is_empty() {
-        let line = Line { subject: String::new(), text: no_listener(snapshot, &request) };
+        let line = Line { subject: String::new(), text: no_listener(snapshot, &request), at: None };
         return Ok(Explanation { outcome: Outcome::Unanswered, lines: vec![line] });
     }
     let (mut lines, mut outcome) = (Vec::new(), Outcome::Unanswered);
     for (frontends, port) in ports {
-        let mut answer = Answer { lines: &mut lines, snapshot, request: &request, all: question.all, served };
+        let at = TreePath {
+            gateway: port.gateway.name.to_string(),
+            port: number(port.key),
+            ..TreePath::default()
+        };
+        let mut answer =
+            Answer { lines: &mut lines, at, snapshot, request: &request, all: question.all, served };
         outcome = outcome.max(answer.port(&frontends, port));
     }
     Ok(Explanation { outcome, lines })
@@ -134,6 +163,8 @@ fn no_listener(snapshot: &Snapshot, request: &Request) -> String {
 /// Writes what one Gateway's port does with the request.
 struct Answer<'a> {
     lines: &'a mut Vec<Line>,
+    /// The node that the request has come to.
+    at: TreePath,
     snapshot: &'a Snapshot,
     request: &'a Request,
     all: bool,
@@ -144,7 +175,7 @@ impl Answer<'_> {
     fn port(&mut self, frontends: &[FrontendKey], port: &Port) -> Outcome {
         let addresses = frontends.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         let (gateway, number, protocol) = (&port.gateway.name, port.key.number, port.listeners.to_string());
-        self.line("gateway", &format!("{gateway} port {number} ({protocol}) on {addresses}"));
+        self.node_line("gateway", &format!("{gateway} port {number} ({protocol}) on {addresses}"));
         let scheme = self.request.scheme;
         let ask_with = |other: Scheme| format!("this port speaks {protocol}, ask with {}://", other.as_str());
         let listeners = match (&port.listeners, scheme) {
@@ -253,7 +284,12 @@ impl Answer<'_> {
             (false, false) if self.all => format!("not this one: hostname {pattern} does not match"),
             (false, false) => return,
         };
-        self.line("listener", &format!("{}: {why}", listener.id))
+        if is_best {
+            self.at.listener = Some(listener.id.to_string());
+            return self.node_line("listener", &format!("{}: {why}", listener.id));
+        }
+        let other = TreePath { listener: Some(listener.id.to_string()), ..self.at.clone() };
+        self.line_at("listener", &format!("{}: {why}", listener.id), Some(other))
     }
 
     /// The part of the node that serves the listener, and the terms on which it lets clients in, if
@@ -312,15 +348,19 @@ impl Answer<'_> {
     /// `defaults` are those of the listener's policies.
     fn rule(&mut self, routes: &RouteTable, defaults: Option<&Defaults>) {
         let candidates = Candidates::of(routes, self.request);
+        let listener = TreePath { host: None, r#match: None, rule: None, ..self.at.clone() };
         match candidates.winner() {
             Some(winner) => {
                 let matched = text::match_text(&winner.entry.matches);
-                self.line("rule", &format!("{}: host {}, {matched}", winner.entry.rule.id, winner.host));
+                self.at.host = Some(winner.host.to_string());
+                self.at.r#match = Some(matched.clone());
+                self.at.rule = Some(winner.entry.rule.id.to_string());
+                self.node_line("rule", &format!("{}: host {}, {matched}", winner.entry.rule.id, winner.host));
                 self.action(&winner.entry.rule, defaults);
             }
             None => self.line("answer", "404: the listener has no rule that matches"),
         }
-        self.others(&candidates)
+        self.others(&candidates, &listener)
     }
 
     fn policies(&mut self, policy: Option<&TrafficPolicy>) {
@@ -356,12 +396,14 @@ impl Answer<'_> {
         }
         let total = split.total();
         for backend in split.backends() {
-            let target = match &backend.target {
-                BackendTarget::Known(name) => format!("{name} → {}", self.endpoints(name, "503")),
-                BackendTarget::Respond(response) => text::response_text(response),
-                BackendTarget::Invalid(failure) => failure.to_string(),
+            let (name, target) = match &backend.target {
+                BackendTarget::Known(name) => {
+                    (Some(name), format!("{name} → {}", self.endpoints(name, "503")))
+                }
+                BackendTarget::Respond(response) => (None, text::response_text(response)),
+                BackendTarget::Invalid(failure) => (None, failure.to_string()),
             };
-            self.line("backend", &format!("{} of {total}: {target}", backend.weight));
+            self.backend_line(name, &format!("{} of {total}: {target}", backend.weight));
         }
     }
 
@@ -375,14 +417,22 @@ impl Answer<'_> {
         }
     }
 
-    fn others(&mut self, candidates: &Candidates<'_>) {
+    /// `listener` is the node that they are below.
+    fn others(&mut self, candidates: &Candidates<'_>, listener: &TreePath) {
         const SHOWN: usize = 10;
         let shown = if self.all { usize::MAX } else { SHOWN };
         let near = candidates.others().filter(|(_, miss)| self.all || matches!(miss, Miss::Near(_)));
         let others: Vec<_> = near.collect();
         for (other, miss) in others.iter().take(shown) {
             let (id, matched) = (&other.entry.rule.id, text::match_text(&other.entry.matches));
-            self.line("not", &format!("{id}: host {}, {matched}: {}", other.host, miss.why()));
+            let text = format!("{id}: host {}, {matched}: {}", other.host, miss.why());
+            let at = TreePath {
+                host: Some(other.host.to_string()),
+                r#match: Some(matched),
+                rule: Some(id.to_string()),
+                ..listener.clone()
+            };
+            self.line_at("not", &text, Some(at));
         }
         let hidden = candidates.count().saturating_sub(others.len().min(shown));
         if hidden > 0 && !self.all {
@@ -391,6 +441,25 @@ impl Answer<'_> {
     }
 
     fn line(&mut self, what: &str, text: &str) {
-        self.lines.push(Line { subject: what.to_owned(), text: text.to_owned() });
+        self.line_at(what, text, None);
+    }
+
+    /// A line about the node that the request has come to.
+    fn node_line(&mut self, what: &str, text: &str) {
+        self.line_at(what, text, Some(self.at.clone()));
+    }
+
+    /// A line about a backend of the rule that the request has come to, or about what stands in for
+    /// one.
+    fn backend_line(&mut self, name: Option<&BackendName>, text: &str) {
+        self.line_at(
+            "backend",
+            text,
+            Some(TreePath { backend: name.map(ToString::to_string), ..self.at.clone() }),
+        );
+    }
+
+    fn line_at(&mut self, what: &str, text: &str, at: Option<TreePath>) {
+        self.lines.push(Line { subject: what.to_owned(), text: text.to_owned(), at });
     }
 }

@@ -10,26 +10,44 @@ mod age;
 mod dump;
 mod explain;
 mod metrics;
+mod node_report;
+mod overview;
+mod paging;
 mod plain;
+mod problems;
 mod readiness;
+mod remedies;
 mod routes;
 mod served;
 mod statuses;
 mod table;
 mod text;
+mod traffic;
+mod tree;
 
 pub use age::decided_by_age;
 pub use dump::{dump_served, dump_snapshot};
 pub use explain::request::{EarlyAnswer, Question, QuestionError, ReadPart, Reading};
-pub use explain::{Explanation, Line, Outcome, explain};
+pub use explain::{Explanation, Line, Outcome, TreePath, explain};
 pub use metrics::{
     Agent, BackendTraffic, BudgetTraffic, Cluster, Configuration, Durations, Duties, ForwardedTraffic,
     Forwarding, GatewayTraffic, Histogram, KeySetTraffic, ListenerDurations, ListenerTraffic, Metrics,
     MetricsFormat, Process, Requests, RouteSeries, Traffic, metrics,
 };
+pub use node_report::{Fallback, NodeConnections, NodeReport, node_report};
+pub use overview::{CertificateRow, Overview, Size, certificates};
+pub use paging::{Page, Query, QueryError, Window};
 pub use plain::{escaped, is_obeyed};
+pub use problems::{Problem, ProblemSources, Severity, all_problems};
 pub use readiness::{Progress, problems, served_frontends};
-pub use routes::{RouteRow, Routes, TermRow, routes};
+pub use routes::{BackendShare, RouteRow, Routes, TermRow, routes};
 pub use served::{NodeStatus, Part, ServedListener};
 pub use statuses::{Conditions, Fault, Selection, SelectionError, faults, faulty_statuses, statuses};
 pub use table::{Cell, Colours, Look, Table};
+pub use traffic::{
+    ConnectionCounts, Counts, ForwardedCounts, Rate, Rates, TrafficSample, quantile, traffic_sample,
+};
+pub use tree::{
+    BackendNode, EndpointNode, GatewayNode, HostNode, ListenerNode, OutEndpoints, backends, endpoints,
+    gateways, host_nodes, listeners, route_rows,
+};

@@ -152,7 +152,7 @@ fn parts(object: &Value) -> Vec<(String, Option<ConditionSummary>)> {
 }
 
 /// `shop/cart`, or `portcullis` of an object of the cluster.
-fn name(object: &Value) -> String {
+pub(crate) fn name(object: &Value) -> String {
     let metadata = &object["metadata"];
     let namespace = metadata["namespace"].as_str().map(|namespace| format!("{namespace}/"));
     format!("{}{}", namespace.unwrap_or_default(), text(&metadata["name"]))

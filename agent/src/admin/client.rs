@@ -1,12 +1,13 @@
 //! Asks a running agent, over its admin socket or through the API server of its cluster.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use bytes::Bytes;
 use http::header::{ACCEPT, HOST};
-use http::{Method, Request, StatusCode};
+use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper_util::rt::TokioIo;
 use portcullis_control::remote::{Forwarded, RemoteAgent, Wanted};
@@ -28,10 +29,11 @@ const LARGEST_ANSWER: usize = 512 << 20;
 /// An agent that is asked.
 pub(crate) struct Agent {
     runtime: Runtime,
-    way: Way,
+    way: Arc<Way>,
 }
 
-enum Way {
+/// The way to an agent.
+pub(crate) enum Way {
     Socket(PathBuf),
     Cluster(RemoteAgent),
 }
@@ -53,7 +55,7 @@ enum Accept {
 impl Agent {
     pub(crate) fn at_socket(socket: PathBuf) -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        Ok(Self { runtime, way: Way::Socket(socket) })
+        Ok(Self { runtime, way: Arc::new(Way::Socket(socket)) })
     }
 
     /// With the user's kubeconfig, and one of its contexts if it is given.
@@ -65,7 +67,7 @@ impl Agent {
     ) -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let found = RemoteAgent::find(kubeconfig.as_deref(), context.as_deref(), &wanted, lease);
-        let way = Way::Cluster(runtime.block_on(found)?);
+        let way = Arc::new(Way::Cluster(runtime.block_on(found)?));
         Ok(Self { runtime, way })
     }
 
@@ -89,31 +91,49 @@ impl Agent {
         self.ask(Method::GET, path, Accept::Text, Bytes::new())
     }
 
+    /// Runs what asks the agent again and again.
+    pub(crate) fn run<F: Future>(&self, task: impl FnOnce(Arc<Way>) -> F) -> F::Output {
+        self.runtime.block_on(task(self.way.clone()))
+    }
+
     fn ask(&self, method: Method, path: &str, accept: Accept, body: Bytes) -> Result<(StatusCode, String)> {
-        self.runtime.block_on(async {
-            match &self.way {
-                Way::Socket(socket) => {
-                    let stream = connect(socket).await?;
-                    exchange(Box::new(stream), method, path, accept, body).await
-                }
-                Way::Cluster(agent) => {
-                    let Forwarded { stream, mut failure } = agent.connect().await?;
-                    let answer = tokio::select! {
-                        answer = exchange(Box::new(stream), method, path, accept, body) => answer,
-                        Some(problem) = &mut failure => bail!("{}: {problem}", nothing_answers(agent)),
-                    };
-                    // A connection that breaks may be known of before its cause.
-                    let broken = async |error| match timeout(CAUSE, failure).await {
-                        Ok(Some(problem)) => anyhow!(problem),
-                        Ok(None) | Err(_) => error,
-                    };
-                    match answer {
-                        Ok(answer) => Ok(answer),
-                        Err(error) => Err(broken(error).await).with_context(|| nothing_answers(agent)),
+        let answer = self.runtime.block_on(self.way.ask(method, path, accept, body))?;
+        Ok((answer.status(), String::from_utf8_lossy(answer.body()).into_owned()))
+    }
+}
+
+// === impl Way ===
+
+impl Way {
+    pub(crate) async fn get(&self, path: &str) -> Result<Response<Bytes>> {
+        self.ask(Method::GET, path, Accept::Text, Bytes::new()).await
+    }
+
+    async fn ask(&self, method: Method, path: &str, accept: Accept, body: Bytes) -> Result<Response<Bytes>> {
+        match self {
+            Self::Socket(socket) => {
+                let stream = connect(socket).await?;
+                exchange(Box::new(stream), method, path, accept, body).await
+            }
+            Self::Cluster(agent) => {
+                let Forwarded { stream, mut failure } = agent.connect().await?;
+                let answer = tokio::select! {
+                    answer = exchange(Box::new(stream), method, path, accept, body) => answer,
+                    Some(problem) = &mut failure => bail!("{}: {problem}", nothing_answers(agent)),
+                };
+                match answer {
+                    Ok(answer) => Ok(answer),
+                    Err(error) => {
+                        // A connection that breaks may be known of before its cause.
+                        let cause = match timeout(CAUSE, failure).await {
+                            Ok(Some(problem)) => anyhow!(problem),
+                            Ok(None) | Err(_) => error,
+                        };
+                        Err(cause).with_context(|| nothing_answers(agent))
                     }
                 }
             }
-        })
+        }
     }
 }
 
@@ -148,7 +168,7 @@ async fn exchange(
     path: &str,
     accept: Accept,
     body: Bytes,
-) -> Result<(StatusCode, String)> {
+) -> Result<Response<Bytes>> {
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
     let connection = tokio::spawn(connection);
     let mut request = Request::builder().method(method).uri(path).header(HOST, "localhost");
@@ -157,10 +177,10 @@ async fn exchange(
     }
     let asked = async {
         let response = sender.send_request(request.body(Full::new(body))?).await?;
-        let status = response.status();
-        let body = Limited::new(response.into_body(), LARGEST_ANSWER).collect().await;
+        let (head, body) = response.into_parts();
+        let body = Limited::new(body, LARGEST_ANSWER).collect().await;
         let body = body.map_err(|error| anyhow!("the answer breaks off: {error}"))?.to_bytes();
-        Ok((status, String::from_utf8_lossy(&body).into_owned()))
+        Ok(Response::from_parts(head, body))
     };
     let answer = timeout(ANSWER_TIME, asked).await;
     connection.abort();

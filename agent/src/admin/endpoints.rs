@@ -1,21 +1,20 @@
 //! The answers of the admin endpoints: plain text for operators, the same for scripts. What they
 //! say is made elsewhere.
 
-use std::collections::BTreeMap;
-use std::path::PathBuf;
-
 use bytes::Bytes;
 use http::header::{ACCEPT, ALLOW, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use portcullis_control::applier::State;
 use portcullis_control::status::read_statuses;
-use portcullis_inspect::{Look, MetricsFormat, Outcome, Progress, Question, served_frontends};
+use portcullis_inspect::{Look, MetricsFormat, Outcome, Question};
 use serde::Serialize;
-use tokio::sync::watch;
 
 use crate::about::about;
-use crate::cluster::Membership;
-use crate::plane::{Plane, READING};
+use crate::admin::api;
+use crate::admin::browsers::{guard, is_of_another_site};
+use crate::admin::page::page;
+use crate::admin::sources::Admin;
+use crate::plane::READING;
 use crate::scrape;
 use crate::tenure::Tenure;
 
@@ -30,13 +29,16 @@ const INDEX: &str = "\
 /problems what is wrong with the input
 /about    version, machine and options of the agent, as JSON
 /explain  POST a question as JSON: url, method, headers, all
+/api/v1/  the same and more as JSON, in parts: docs/api.md
+/ui       a page for browsers, which they get at / as well
 ";
 
 const JSON: &str = "application/json";
 
 /// The endpoints that are only read.
-const READ: [&str; 10] = [
+const READ: [&str; 11] = [
     "/",
+    "/ui",
     "/about",
     "/livez",
     "/readyz",
@@ -47,16 +49,6 @@ const READ: [&str; 10] = [
     "/listeners",
     "/problems",
 ];
-
-/// The sources of all answers.
-#[derive(Clone)]
-pub(crate) struct Admin {
-    pub state: watch::Receiver<State>,
-    pub plane: Plane,
-    pub status_dir: PathBuf,
-    /// Of an agent in a cluster.
-    pub membership: Option<Membership>,
-}
 
 type Answer = Response<Bytes>;
 
@@ -71,7 +63,14 @@ impl Admin {
         let state = self.state.borrow().clone();
         // The HTTP library leaves out the body of an answer to HEAD.
         let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
-        match request.uri().path() {
+        let path = request.uri().path();
+        if let Some(name) = path.strip_prefix(api::PREFIX) {
+            return match is_read {
+                true => self.api_answer(name, &request).await,
+                false => not_allowed("GET, HEAD"),
+            };
+        }
+        match path {
             "/explain" if request.method() == Method::POST => self.explain(&state, &request),
             "/explain" => not_allowed("POST"),
             path if !READ.contains(&path) => {
@@ -84,18 +83,16 @@ impl Admin {
                 StatusCode::SERVICE_UNAVAILABLE,
                 "not ready: open connections are drained, no new ones taken\n",
             ),
-            "/readyz" => readiness(&state, self.membership.as_ref()),
+            "/readyz" => match self.readiness(&state) {
+                Ok(line) => ok(line),
+                Err(line) => text(StatusCode::SERVICE_UNAVAILABLE, line),
+            },
             "/metrics" => self.metrics(&state, request.headers()).await,
             "/config" => {
                 let mechanisms = self.plane.served().mechanisms.into_iter();
                 let served_by = mechanisms.map(|(frontend, by)| (frontend.to_string(), by.to_string()));
                 let listeners = self.plane.status().listeners;
-                let backends = self.plane.stats().await.backends.into_iter();
-                let out = backends.map(|(name, backend)| {
-                    let out = backend.out.into_iter().map(|(address, why)| (address.to_string(), why));
-                    (name.to_string(), out.collect::<BTreeMap<_, _>>())
-                });
-                let out = out.filter(|(_, out)| !out.is_empty()).collect();
+                let out = self.out_endpoints().await;
                 let snapshot = &state.snapshot;
                 let dump = portcullis_inspect::dump_served(snapshot, &served_by.collect(), &listeners, &out);
                 match Form::accepted(request.headers()) {
@@ -114,6 +111,8 @@ impl Admin {
             "/status" => self.statuses().await,
             "/listeners" => ok(serde_json::json!(self.plane.status()).to_string()),
             "/problems" => ok(problems(&state)),
+            "/ui" => page_answer(),
+            _ if Form::accepts_pages(request.headers()) => page_answer(),
             _ => ok(INDEX),
         }
     }
@@ -149,6 +148,19 @@ impl Admin {
         }
     }
 
+    /// Pages of other origins get none, whatever their browser would let them do with it.
+    async fn api_answer(&self, name: &str, request: &Request<Bytes>) -> Answer {
+        if is_of_another_site(request.headers()) {
+            return text(StatusCode::FORBIDDEN, "pages of other sites are not answered\n");
+        }
+        let mut answer = match self.api(name, request.uri().query().unwrap_or_default()).await {
+            Ok(value) => json(StatusCode::OK, &value),
+            Err(error) => json(error.status(), &serde_json::json!({ "error": error.to_string() })),
+        };
+        guard(answer.headers_mut());
+        answer
+    }
+
     /// There may be tens of thousands of files.
     async fn statuses(&self) -> Answer {
         let directory = self.status_dir.clone();
@@ -163,17 +175,12 @@ impl Admin {
     }
 }
 
-fn readiness(state: &State, membership: Option<&Membership>) -> Answer {
-    let progress = Progress {
-        applied: state.applied,
-        served: served_frontends(&state.snapshot, &state.refused),
-        is_current: membership.is_none_or(|membership| *membership.current.borrow()),
-        needs_gateway: membership.is_none_or(|membership| membership.has_one_gateway),
-    };
-    match progress.readiness() {
-        Ok(line) => ok(line),
-        Err(line) => text(StatusCode::SERVICE_UNAVAILABLE, line),
-    }
+fn page_answer() -> Answer {
+    let (fields, document) = page();
+    let mut answer = Response::new(document);
+    *answer.headers_mut() = fields;
+    guard(answer.headers_mut());
+    answer
 }
 
 fn problems(state: &State) -> String {
@@ -208,6 +215,11 @@ impl Form {
     fn accepted(fields: &HeaderMap) -> Self {
         let named = |field: &HeaderValue| field.to_str().is_ok_and(|field| field.contains(JSON));
         if fields.get_all(ACCEPT).iter().any(named) { Self::Json } else { Self::Text }
+    }
+
+    /// True of browsers that are led to an address.
+    fn accepts_pages(fields: &HeaderMap) -> bool {
+        fields.get_all(ACCEPT).iter().any(|it| it.to_str().is_ok_and(|it| it.contains("text/html")))
     }
 }
 

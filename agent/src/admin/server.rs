@@ -31,8 +31,9 @@ use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::admin::access::{Access, Refusal, Unusable};
-use crate::admin::endpoints::{Admin, text};
+use crate::admin::endpoints::text;
 use crate::admin::hosts::Hosts;
+use crate::admin::sources::Admin;
 use crate::cli::RunArgs;
 use crate::hand_over::predecessor::Predecessor;
 use crate::plane::Plane;

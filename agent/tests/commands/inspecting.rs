@@ -172,3 +172,21 @@ fn colours_are_for_terminals_unless_they_are_asked_for() {
     assert!(!coloured(&["--color", "never"], &[("CLICOLOR_FORCE", "1")]));
     assert!(coloured(&["--color", "always"], &[("NO_COLOR", "1")]));
 }
+
+#[test]
+fn top_shows_what_came_between_two_samples() {
+    let agent = agent();
+    let quiet = agent.command(&["top", "--once", "--interval", "1"]);
+    assert!(quiet.ends_with("no traffic since the agent began\n"), "{quiet}");
+    agent.http("home.example", "/").unwrap();
+    let json = agent.command(&["top", "--once", "--interval", "1", "-o", "json"]);
+    let rates: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(rates["listeners"][0]["requestsPerSecond"], json!(0.0), "it came before: {rates}");
+    let table = agent.command(&["top", "--once", "--interval", "1"]);
+    let header = table.lines().find(|line| line.starts_with("ROUTE")).unwrap_or_default();
+    assert_eq!(
+        header.split_whitespace().collect::<Vec<_>>(),
+        ["ROUTE", "REQUESTS/S", "ERRORS/S", "P50", "P99"]
+    );
+    assert!(table.contains("HTTPRoute infra/home  0.0"), "{table}");
+}

@@ -62,6 +62,10 @@ impl Agent {
         Self::launch(&[], manifests)
     }
 
+    pub(crate) fn start_unready_with(options: &[&str], manifests: &[(&str, &str)]) -> Self {
+        Self::launch(options, manifests)
+    }
+
     fn launch(options: &[&str], manifests: &[(&str, &str)]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let address = own_address();

@@ -103,6 +103,13 @@ impl Agent {
         &self.launch.config
     }
 
+    /// A command of the agent's own program that asks this agent.
+    pub fn asking(&self, command: &str) -> Command {
+        let mut asking = Command::new(&self.launch.binary);
+        asking.arg(command).arg("--admin-socket").arg(self.launch.socket());
+        asking
+    }
+
     /// Asks an admin endpoint, such as `/metrics`.
     pub fn get(&self, path: &str) -> Result<String> {
         admin::get(&self.launch.socket(), path)

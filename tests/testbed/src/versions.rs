@@ -36,6 +36,12 @@ pub const TOOLS: &[Tool] = &[
     tool("systemd-analyze", "systemd"),
 ];
 
+/// The browser in which the agent's page is tested, and its letters.
+pub const BROWSER_TOOLS: &[Tool] = &[
+    tool("chromium", "chromium"),
+    tool("/usr/share/fonts/truetype/dejavu/DejaVuSans.ttf", "fonts-dejavu-core"),
+];
+
 /// Tools that a node of the test cluster runs. The CNI plugins are in no PATH.
 pub const CLUSTER_TOOLS: &[Tool] = &[
     tool("containerd", "containerd"),

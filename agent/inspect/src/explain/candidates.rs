@@ -1,6 +1,8 @@
 //! Every rule that could have taken a request, and what kept it from doing so.
 
-use portcullis_model::{Entry, HostPattern, RequestHead, RouteMatch, RouteTable, Step, ValueMatch};
+use std::sync::Arc;
+
+use portcullis_model::{Entry, HostPattern, RequestHead, RouteMatch, RouteTable, Rule, Step, ValueMatch};
 
 use super::request::Request;
 use crate::text::value_text;
@@ -28,10 +30,12 @@ pub(crate) enum Miss {
 impl<'t> Candidates<'t> {
     pub(crate) fn of(table: &'t RouteTable, request: &Request) -> Self {
         let mut list: Vec<Candidate<'t>> = Vec::new();
+        // The data plane's own search says which rule takes it; here is only said why.
+        let found = table.find(request).map(|found| found.rule);
         let mut winner: Option<(HostPattern, &Entry)> = None;
         for (host, paths) in table.hosts() {
             for entry in paths.entries() {
-                let miss = miss(&host, entry, request, winner.as_ref());
+                let miss = miss(&host, entry, request, winner.as_ref(), found);
                 if miss.is_none() {
                     winner = Some((host.clone(), entry));
                 }
@@ -56,12 +60,14 @@ impl<'t> Candidates<'t> {
     }
 }
 
-/// `winner` is the candidate before this one that takes the request, if there is one.
+/// `winner` is the candidate before this one that takes the request, if there is one, and `found`
+/// the rule that the data plane finds.
 fn miss(
     host: &HostPattern,
     entry: &Entry,
     request: &Request,
     winner: Option<&(HostPattern, &Entry)>,
+    found: Option<&Arc<Rule>>,
 ) -> Option<Miss> {
     if !host.matches(request.host()) {
         return Some(Miss::Far(format!("hostname {host} does not match {}", request.host())));
@@ -72,7 +78,11 @@ fn miss(
     if let Some(why) = mismatch(&entry.matches, request) {
         return Some(Miss::Near(why));
     }
-    let (best_host, best) = winner?;
+    let Some((best_host, best)) = winner else {
+        let is_found = found.is_some_and(|found| Arc::ptr_eq(found, &entry.rule));
+        return (!is_found)
+            .then(|| Miss::Near("it matches, too, but the data plane takes another".to_owned()));
+    };
     let inferior = match host == best_host {
         true => inferior(entry.precedence.decided_by(&best.precedence)),
         false => "its hostname is less specific",

@@ -24,7 +24,8 @@ impl Answer<'_> {
         let mut others = Vec::new();
         for (pattern, other) in rules.sorted() {
             if Arc::ptr_eq(other, rule) && pattern.matches(&name) && others.is_empty() {
-                self.rule_line(rule, &format!(": server name {pattern}"));
+                self.at.host = Some(pattern.to_string());
+                self.rule_line(listener, rule, &format!(": server name {pattern}"));
                 continue;
             }
             let why = match pattern.matches(&name) {
@@ -45,17 +46,21 @@ impl Answer<'_> {
 
     /// A connection, or a datagram, that can only be for one listener.
     pub(super) fn only_listener(&mut self, listener: &Listener) -> Outcome {
-        self.line("listener", &format!("{}: takes all that comes to the port", listener.id));
+        self.at.listener = Some(listener.id.to_string());
+        self.node_line("listener", &format!("{}: takes all that comes to the port", listener.id));
         self.service(listener);
         let Some(rule) = listener.serves.only_rule() else { return Outcome::Unanswered };
         if rule.id.is_some() {
-            self.rule_line(rule, "");
+            self.at.host = Some("*".to_owned());
+            self.rule_line(listener, rule, "");
         }
         self.l4_action(rule)
     }
 
-    fn rule_line(&mut self, rule: &L4Rule, why: &str) {
-        self.line("rule", &format!("{}{why}", owner(rule)));
+    fn rule_line(&mut self, listener: &Listener, rule: &L4Rule, why: &str) {
+        self.at.r#match = Some(listener.serves.protocol().to_owned());
+        self.at.rule = Some(owner(rule));
+        self.node_line("rule", &format!("{}{why}", owner(rule)));
     }
 
     fn l4_action(&mut self, rule: &L4Rule) -> Outcome {
@@ -65,11 +70,13 @@ impl Answer<'_> {
         };
         let total = split.total();
         for backend in split.backends() {
-            let target = match &backend.target {
-                L4Target::Known(name) => format!("{name} → {}", self.endpoints(name, "refused")),
-                L4Target::Refuse(reason) => format!("refused: {reason}"),
+            let (name, target) = match &backend.target {
+                L4Target::Known(name) => {
+                    (Some(name), format!("{name} → {}", self.endpoints(name, "refused")))
+                }
+                L4Target::Refuse(reason) => (None, format!("refused: {reason}")),
             };
-            self.line("backend", &format!("{} of {total}: {target}", backend.weight));
+            self.backend_line(name, &format!("{} of {total}: {target}", backend.weight));
         }
         Outcome::Answered
     }

@@ -116,7 +116,7 @@ impl Request {
             host: host.map(Cow::into_owned).unwrap_or_default(),
             target: uri.path().to_owned(),
             headers,
-            query: query(uri.query().unwrap_or_default()),
+            query: pairs(uri.query().unwrap_or_default()),
         })
     }
 
@@ -208,7 +208,8 @@ fn port(authority: &str) -> Result<Option<u16>, QuestionError> {
     }
 }
 
-fn query(text: &str) -> Vec<(String, String)> {
+/// The names and values of a query.
+pub(crate) fn pairs(text: &str) -> Vec<(String, String)> {
     let pairs = text.split('&').filter(|pair| !pair.is_empty());
     pairs
         .map(|pair| pair.split_once('=').unwrap_or((pair, "")))

@@ -1,0 +1,168 @@
+//! The endpoints below `/api/v1`: JSON with names that stay, in parts that end, without secrets.
+//! What they say is made elsewhere; `docs/api.md` is the list.
+
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use http::StatusCode;
+use portcullis_control::applier::State;
+use portcullis_control::status::read_statuses;
+use portcullis_inspect::{
+    NodeStatus, Overview, ProblemSources, Query, QueryError, Question, QuestionError, Size, all_problems,
+    explain, node_report, traffic_sample,
+};
+use serde_json::Value;
+
+use crate::admin::sources::Admin;
+use crate::plane::READING;
+use crate::scrape;
+
+pub(crate) const PREFIX: &str = "/api/v1/";
+
+/// Those that a listing takes; each endpoint has some of its own besides.
+const PARTS: [&str; 3] = ["q", "offset", "limit"];
+const TREE: [&str; 8] = ["gateway", "port", "listener", "host", "namespace", "q", "offset", "limit"];
+
+/// The reason for which there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ApiError {
+    #[error("there is no such endpoint; docs/api.md lists them")]
+    NotFound,
+    #[error(transparent)]
+    Query(#[from] QueryError),
+    #[error(transparent)]
+    Question(#[from] QuestionError),
+    #[error("cannot be shown: {0}")]
+    Json(#[from] serde_json::Error),
+}
+
+// === impl ApiError ===
+
+impl ApiError {
+    pub(crate) fn status(&self) -> StatusCode {
+        match self {
+            Self::NotFound => StatusCode::NOT_FOUND,
+            Self::Query(_) | Self::Question(_) => StatusCode::BAD_REQUEST,
+            Self::Json(_) => StatusCode::INTERNAL_SERVER_ERROR,
+        }
+    }
+}
+
+impl Admin {
+    /// The answer of the endpoint of this name to a question.
+    pub(crate) async fn api(&self, name: &str, query: &str) -> Result<Value, ApiError> {
+        let state = self.state.borrow().clone();
+        let snapshot = &state.snapshot;
+        let tree = || Query::parse(query, &TREE);
+        Ok(match name {
+            "overview" => {
+                Query::parse(query, &[])?;
+                serde_json::to_value(self.overview(&state))?
+            }
+            "problems" => {
+                let query = Query::parse(query, &PARTS)?;
+                serde_json::to_value(self.problems(&state, &query).await?)?
+            }
+            "gateways" => serde_json::to_value(portcullis_inspect::gateways(snapshot, &tree()?)?)?,
+            "listeners" => serde_json::to_value(portcullis_inspect::listeners(snapshot, &tree()?)?)?,
+            "hosts" => serde_json::to_value(portcullis_inspect::host_nodes(snapshot, &tree()?)?)?,
+            "routes" => serde_json::to_value(portcullis_inspect::route_rows(snapshot, &tree()?)?)?,
+            "backends" => {
+                let query = Query::parse(query, &["backend", "q", "offset", "limit"])?;
+                let out = self.out_endpoints().await;
+                serde_json::to_value(portcullis_inspect::backends(snapshot, &out, &query)?)?
+            }
+            "endpoints" => {
+                let query = Query::parse(query, &["backend", "offset", "limit"])?;
+                let out = self.out_endpoints().await;
+                serde_json::to_value(portcullis_inspect::endpoints(snapshot, &out, &query)?)?
+            }
+            "certificates" => {
+                let query = Query::parse(query, &PARTS)?;
+                let served = self.plane.served().snapshot;
+                serde_json::to_value(portcullis_inspect::certificates(&served, &query, now())?)?
+            }
+            "node" => {
+                let query = Query::parse(query, &["gateway", "q", "offset", "limit"])?;
+                let metrics = scrape::metrics(&state, &self.plane, self.membership.as_ref()).await;
+                serde_json::to_value(node_report(self.plane.status(), &metrics, &query)?)?
+            }
+            "traffic" => {
+                let query = Query::parse(query, &["limit"])?;
+                let limit = query.window()?.limit;
+                let (traffic, durations) = scrape::traffic_and_durations(self.plane.stats().await);
+                let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+                serde_json::to_value(traffic_sample(&traffic, &durations, at, limit))?
+            }
+            "explain" => {
+                let query = Query::parse(query, &["url", "method", "header", "all"])?;
+                let question = Question {
+                    url: query.get("url").ok_or(QueryError::Missing("url"))?.to_owned(),
+                    method: query.get("method").unwrap_or("GET").to_owned(),
+                    headers: query.all("header"),
+                    all: query.get("all") == Some("true"),
+                };
+                let listeners = self.plane.status().listeners;
+                serde_json::to_value(explain(snapshot, &question, READING, &listeners)?)?
+            }
+            _ => return Err(ApiError::NotFound),
+        })
+    }
+
+    fn overview(&self, state: &State) -> Overview {
+        let readiness = self.readiness(state);
+        let age = state.last_applied.and_then(|at| SystemTime::now().duration_since(at).ok());
+        Overview {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            node: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+            datapath: if self.plane.node.is_steered() { "ebpf" } else { "userspace" }.to_owned(),
+            ready: readiness.is_ok(),
+            readiness: readiness.unwrap_or_else(|why| why).trim_end().to_owned(),
+            generation: state.snapshot.generation,
+            age: age.unwrap_or_default().as_secs(),
+            size: Size::of(&state.snapshot),
+        }
+    }
+
+    async fn problems(
+        &self,
+        state: &State,
+        query: &Query,
+    ) -> Result<portcullis_inspect::Page<portcullis_inspect::Problem>, QueryError> {
+        let directory = self.status_dir.clone();
+        let statuses = tokio::task::spawn_blocking(move || statuses(&directory)).await;
+        let served = self.plane.served().snapshot;
+        let soon = Query::parse("limit=1000", &PARTS)?;
+        let NodeStatus { datapath, .. } = self.plane.status();
+        let uncovered = [self.plane.node.guard_coverage(), self.plane.node.name_coverage()];
+        let uncovered = uncovered.into_iter().flat_map(|coverage| coverage.missing);
+        let sources = ProblemSources {
+            snapshot: &state.snapshot,
+            refused: &state.refused,
+            input: state.problems.iter().map(ToString::to_string).collect(),
+            unreported: state
+                .unreported
+                .iter()
+                .flat_map(|(object, problems)| {
+                    problems.iter().map(move |it| (object.to_string(), it.clone()))
+                })
+                .collect(),
+            statuses: statuses.unwrap_or_else(|error| Err(error.to_string())),
+            certificates: portcullis_inspect::certificates(&served, &soon, now())?.items,
+            not_ready: self.readiness(state).err().map(|why| why.trim_end().to_owned()),
+            without_programs: self.plane.node.without_programs().map(|_| datapath),
+            uncovered: uncovered.map(|it| (it.interface, it.reason.to_string())).collect(),
+        };
+        all_problems(&sources, query)
+    }
+}
+
+fn statuses(directory: &Path) -> Result<Vec<Value>, String> {
+    read_statuses(directory).map_err(|error| format!("no status files in {}: {error}", directory.display()))
+}
+
+/// In seconds since 1970.
+fn now() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    since.as_secs().cast_signed()
+}

@@ -1,0 +1,45 @@
+//! The parts of an agent that know what is asked at the admin endpoints.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use portcullis_control::applier::State;
+use portcullis_inspect::{OutEndpoints, Progress, served_frontends};
+use tokio::sync::watch;
+
+use crate::cluster::Membership;
+use crate::plane::Plane;
+
+/// The sources of all answers.
+#[derive(Clone)]
+pub(crate) struct Admin {
+    pub state: watch::Receiver<State>,
+    pub plane: Plane,
+    pub status_dir: PathBuf,
+    /// Of an agent in a cluster.
+    pub membership: Option<Membership>,
+}
+
+impl Admin {
+    /// A line for either case.
+    pub(crate) fn readiness(&self, state: &State) -> Result<String, String> {
+        let membership = self.membership.as_ref();
+        let progress = Progress {
+            applied: state.applied,
+            served: served_frontends(&state.snapshot, &state.refused),
+            is_current: membership.is_none_or(|membership| *membership.current.borrow()),
+            needs_gateway: membership.is_none_or(|membership| membership.has_one_gateway),
+        };
+        progress.readiness()
+    }
+
+    /// Endpoints that are asked only if there is no other.
+    pub(crate) async fn out_endpoints(&self) -> OutEndpoints {
+        let backends = self.plane.stats().await.backends.into_iter();
+        let out = backends.map(|(name, backend)| {
+            let out = backend.out.into_iter().map(|(address, why)| (address.to_string(), why));
+            (name.to_string(), out.collect::<BTreeMap<_, _>>())
+        });
+        out.filter(|(_, out)| !out.is_empty()).collect()
+    }
+}
