@@ -1,0 +1,42 @@
+//! Spans: what is recorded of a request, or of an attempt at an answer.
+
+use std::borrow::Cow;
+use std::time::SystemTime;
+
+use http::HeaderValue;
+
+use crate::trace::context::{SpanId, TraceContext};
+
+/// A span that has come to its end.
+#[derive(Debug)]
+pub(crate) struct Span {
+    /// With the span's own id.
+    pub context: TraceContext,
+    pub parent: Option<SpanId>,
+    pub state: Option<HeaderValue>,
+    pub side: Side,
+    pub name: String,
+    pub begun: SystemTime,
+    pub ended: SystemTime,
+    /// Named as OpenTelemetry's conventions do.
+    pub attributes: Vec<(&'static str, Value)>,
+    pub status: Status,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    Server,
+    Client,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Status {
+    Unset,
+    Error,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Value {
+    Text(Cow<'static, str>),
+    Number(i64),
+}

@@ -1,0 +1,149 @@
+//! The choice of requests that are recorded, and what goes on of a trace.
+
+use std::rc::Rc;
+
+use http::HeaderValue;
+use portcullis_model::Share;
+use tokio::sync::mpsc;
+
+use crate::core::head::Fields;
+use crate::core::otlp::{Parents, Traces};
+use crate::trace::active::ActiveSpan;
+use crate::trace::context::{SpanId, TRACESTATE, TraceContext};
+use crate::trace::recorder::Recorder;
+use crate::trace::request::RequestTrace;
+use crate::trace::span::{Side, Span};
+
+pub(crate) struct Tracer {
+    traces: Traces,
+    pub recorder: Rc<Recorder>,
+}
+
+// === impl Tracer ===
+
+impl Tracer {
+    /// With its share of what all cores may record.
+    pub(crate) fn new(traces: Traces, cores: usize, exporter: mpsc::Sender<Vec<Span>>) -> Rc<Self> {
+        let cores = u32::try_from(cores.max(1)).unwrap_or(u32::MAX);
+        let recorder = Recorder::new(traces.spans.div_ceil(cores), exporter);
+        Rc::new(Self { traces, recorder })
+    }
+
+    pub(crate) fn parents(&self) -> Parents {
+        self.traces.parents
+    }
+
+    /// The trace of a request that came with these fields. `parent` is the context among them, if
+    /// that is to be followed; `sampling` the share that a policy has recorded of requests that
+    /// follow none.
+    pub(crate) fn trace(
+        &self,
+        fields: &impl Fields,
+        parent: Option<TraceContext>,
+        sampling: Option<Share>,
+    ) -> Box<RequestTrace> {
+        let wants_record = match parent {
+            Some(parent) => parent.is_sampled(),
+            None => {
+                let random = fastrand::u32(..);
+                let Traces { sampling: default, most, .. } = self.traces;
+                sampling.map_or(default.takes(random), |own| own.takes(random) && most.takes(random))
+            }
+        };
+        let is_recorded = wants_record && self.recorder.admit();
+        let began = || parent.unwrap_or_else(TraceContext::begin);
+        if !is_recorded {
+            return Box::new(match parent {
+                Some(parent) if !wants_record => RequestTrace::as_it_came(parent),
+                // "The parent-id field MUST be set to a new value with the sampled flag update."
+                _ => RequestTrace::unrecorded(began().unsampled().with_span(SpanId::random()), parent),
+            });
+        }
+        let context = began().sampled().with_span(SpanId::random());
+        let state = parent.and_then(|_| state(fields));
+        let span = ActiveSpan::begin(
+            &self.recorder,
+            Side::Server,
+            context,
+            parent.map(|parent| parent.span),
+            state.clone(),
+        );
+        Box::new(RequestTrace::recorded(self.recorder.clone(), context, parent, state, span))
+    }
+}
+
+/// "Vendors may combine" several fields; what is longer than all must carry is left to backends.
+fn state(fields: &impl Fields) -> Option<HeaderValue> {
+    const LONGEST: usize = 512;
+    let name = TRACESTATE;
+    let mut values = fields.get_all(&name);
+    let value = values.next().filter(|value| value.len() <= LONGEST)?;
+    if values.next().is_some() {
+        return None;
+    }
+    HeaderValue::from_bytes(value).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::clock;
+    use crate::core::head::plain::PlainFields;
+    use crate::core::stats::TraceStats;
+
+    fn tracer(sampling: Share, most: Share, spans: u32) -> (Rc<Tracer>, mpsc::Receiver<Vec<Span>>) {
+        let (exporter, spans_of) = mpsc::channel(1);
+        let traces = Traces { sampling, most, spans, parents: Parents::Any };
+        (Tracer::new(traces, 1, exporter), spans_of)
+    }
+
+    fn part(percent: u32) -> Share {
+        Share::new(percent, 100).unwrap()
+    }
+
+    fn recorded(tracer: &Rc<Tracer>, parent: Option<TraceContext>, sampling: Option<Share>) -> usize {
+        let fields = PlainFields::default();
+        (0..1000).filter(|_| tracer.trace(&fields, parent, sampling).is_recorded()).count()
+    }
+
+    #[test]
+    fn policies_choose_the_share_up_to_what_the_operator_permits() {
+        let (tracer, _spans) = tracer(part(0), part(20), 1_000_000);
+        let any = TraceContext::begin();
+        assert_eq!(recorded(&tracer, None, None), 0);
+        assert!((100..300).contains(&recorded(&tracer, None, Some(Share::ALL))));
+        assert!((20..180).contains(&recorded(&tracer, None, Some(part(10)))));
+        // A trace that goes on is its beginner's.
+        assert_eq!(recorded(&tracer, Some(any.sampled()), None), 1000);
+        assert_eq!(recorded(&tracer, Some(any), Some(Share::ALL)), 0);
+    }
+
+    #[test]
+    fn no_more_is_recorded_than_the_budget_has() {
+        let (tracer, mut spans) = tracer(Share::ALL, Share::ALL, 10);
+        let sampled = TraceContext::begin().sampled();
+        assert_eq!(recorded(&tracer, Some(sampled), None), 10);
+        assert_eq!(tracer.recorder.read().over_budget, 990);
+        // Their trace goes on, and is not sampled any more.
+        let fields = PlainFields::default();
+        let over = tracer.trace(&fields, Some(sampled), None);
+        let sent = over.context();
+        assert!(sent.trace == sampled.trace && sent.span != sampled.span && !sent.is_sampled());
+        clock::advance();
+        assert_eq!(recorded(&tracer, None, None), 2, "a quarter of a second's");
+        tracer.recorder.charge();
+        clock::advance();
+        assert_eq!(recorded(&tracer, None, None), 2, "and a half was left, of which one was charged");
+        tracer.recorder.flush();
+        assert_eq!(spans.try_recv().unwrap().len(), 14);
+    }
+
+    #[test]
+    fn spans_that_are_not_taken_are_counted() {
+        let (tracer, spans) = tracer(Share::ALL, Share::ALL, 1_000_000);
+        assert_eq!(recorded(&tracer, None, None), 1000);
+        tracer.recorder.flush();
+        assert_eq!(tracer.recorder.read(), TraceStats { over_budget: 0, lost: 1000 - 128 });
+        drop(spans);
+    }
+}
