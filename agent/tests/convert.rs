@@ -399,6 +399,12 @@ fn what_may_be_weaker_is_closed() {
     let mut forgotten = ingress("shop", "forgotten", host, ("/", "Prefix"), &[]);
     forgotten["metadata"]["annotations"]["nginx.ingress.kubernetes.io/enable-modsecurity"] = json!(true);
     let elsewhere = ingress("evil", "sso", "sso.example.com", ("/", "Prefix"), &[]);
+    let mut without_host = ingress("shop", "app", host, ("/", "Prefix"), &[("auth-tls-secret", "ca")]);
+    without_host["spec"] = json!({
+        "ingressClassName": "nginx",
+        "defaultBackend": {"service": {"name": "app", "port": {"number": 80}}},
+        "tls": [{"secretName": "tls"}],
+    });
     let taken = ingress(
         "evil",
         "taken",
@@ -425,6 +431,8 @@ fn what_may_be_weaker_is_closed() {
         (beside(&[], look_around), "look-around"),
         (beside(&[], old), "its hosts are closed"),
         (beside(&[], host_is_number), "host is no text"),
+        (of(&[("auth-url", "http://auth.infra.svc/a b")]), "TrafficPolicy shop/app"),
+        (vec![without_host], "no host that could ask"),
         (vec![forgotten], "ModSecurity"),
         (vec![classified], "may be another controller's"),
     ];
@@ -438,6 +446,25 @@ fn what_may_be_weaker_is_closed() {
         // No request reaches the application.
         let routed = text(&converted.stdout).contains("backendRefs:\n    - name: app");
         assert!(!routed || what == "host is no text", "{what}: {}", text(&converted.stdout));
+    }
+}
+
+/// A limit is of each target of a policy, where it was of an Ingress.
+#[test]
+fn a_limit_that_becomes_several_is_told_of() {
+    let mut limited = ingress("shop", "app", "a.example.com", ("/", "Prefix"), &[("limit-rpm", "10")]);
+    let mut other = limited["spec"]["rules"][0].clone();
+    other["host"] = json!("b.example.com");
+    let both = |rule: Value| json!([limited["spec"]["rules"][0], rule]);
+    let (same, mut different) = (both(other.clone()), other);
+    different["http"]["paths"][0]["path"] = json!("/b");
+    let different = both(different);
+    for (rules, status) in [(same, 0), (different, 1)] {
+        limited["spec"]["rules"] = rules;
+        let converted = portcullis(&["convert", "-"], &documents(std::slice::from_ref(&limited)));
+        let told = text(&converted.stderr);
+        assert_eq!(converted.status.code(), Some(status), "{told}");
+        assert_eq!(told.contains("UNPROTECTED"), status == 1, "{told}");
     }
 }
 

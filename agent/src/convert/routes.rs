@@ -345,6 +345,16 @@ impl Routes<'_> {
         if terms.closed || terms.traffic.is_empty() {
             return;
         }
+        if terms.traffic.contains_key("rateLimits") && routes.len() > 1 {
+            let text = format!(
+                "each of its {} routes has a limit of its own: its hosts have different paths, or it has more than {MOST}",
+                routes.len()
+            );
+            let annotations = ["limit-rps", "limit-rpm"].into_iter().filter(|it| ingress.get(it).is_some());
+            self.report.extend(
+                annotations.map(|it| Difference::new(&ingress.key(), it, Outcome::Unprotected, text.clone())),
+            );
+        }
         for (number, routes) in (1..).zip(routes.chunks(MOST)) {
             let targets: Vec<_> = routes
                 .iter()

@@ -165,7 +165,12 @@ fn a_service_of_systemd_serves_reloads_and_is_upgraded_without_a_refused_connect
     machine.run("dpkg --remove portcullis").unwrap();
     assert!(!machine.file("/sys/fs/bpf/portcullis").exists(), "programs are left");
     assert!(machine.file("/etc/portcullis/config/web.yaml").exists(), "manifests are the operator's");
+    // Removed with it, the directory is made anew, and as closed as at first.
+    machine.run("rm -r /etc/portcullis && dpkg --install --force-unsafe-io /tmp/portcullis.deb").unwrap();
+    let rights = machine.run("stat -c %U:%G:%a /etc/portcullis/config").unwrap();
+    assert_eq!(rights.trim(), "root:portcullis:750");
     machine.run("dpkg --purge portcullis").unwrap();
+    assert!(!machine.file("/run/portcullis-bpf").exists(), "the unit's mount point is left");
     assert!(!machine.file("/var/lib/portcullis").exists());
 }
 

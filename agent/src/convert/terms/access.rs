@@ -182,6 +182,12 @@ impl Reading<'_> {
         }
         let hosts = self.ingress.rules.iter().filter_map(|(host, _)| self.servers.get(host));
         let all: Vec<_> = hosts.collect();
+        if all.is_empty() {
+            return self.close(
+                "auth-tls-secret",
+                "it has no host that could ask for certificates: name hosts in rules",
+            );
+        }
         if all.iter().any(|server| server.certificate.is_none()) {
             return self
                 .close("auth-tls-secret", "its hosts need a certificate of their own (spec.tls) first");
