@@ -137,7 +137,7 @@ async fn serve_directory(
     let applier = Applier::new(source, Translator::new(settings(args)), plane.clone(), statuses);
     let applier = applier.reached_at(node_addresses()).looking_up(names(args));
     let _keys = plane.follow_keys(follow_file(args.cluster.state.keys()));
-    let admin = Admin { state: applier.state(), plane, status_dir: args.statuses(), membership: None };
+    let admin = Admin::new(applier.state(), plane, args.statuses(), None);
     let hang_up = || {
         tracing::info!("SIGHUP: reading everything again");
         reread.now();
@@ -163,7 +163,7 @@ async fn serve_cluster(args: &RunArgs, claimed: Claimed, files: Option<FileStatu
     writers.announce(applier.state());
     let _keys = plane.follow_keys(keys);
     let status_dir = args.statuses();
-    let admin = Admin { state: applier.state(), plane, status_dir, membership: Some(membership) };
+    let admin = Admin::new(applier.state(), plane, status_dir, Some(membership));
     let hang_up = || tracing::info!("SIGHUP: nothing to do, the API server tells of every change");
     let result = attend(admin, claimed, applier, hang_up, writers.resign()).await;
     writers.resign().await;

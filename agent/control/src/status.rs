@@ -19,7 +19,7 @@ use portcullis_gateway::infra::DesiredObjects;
 use portcullis_model::ObjectName;
 
 pub use fault_log::FaultLog;
-pub use files::{FileStatuses, read_statuses, remove_statuses};
+pub use files::{DigestedStatuses, FileStatuses, read_statuses, remove_statuses};
 pub(crate) use queue::Observed;
 pub use queue::StatusQueue;
 pub use writer::StatusWriter;

@@ -30,14 +30,21 @@ pub struct Explanation {
     pub lines: Vec<Line>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Line {
     /// `listener`, `rule`, `backend`, …; empty for a remark.
     pub subject: String,
     pub text: String,
-    /// The node of the tree that the line is about.
+    /// The node of the tree to which the request has come.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<TreePath>,
+    /// A node to which it has not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_at: Option<TreePath>,
+    /// The reason for either, alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
 }
 
 /// A node of the tree, by the names of all above it; those below it are missing.
@@ -95,7 +102,7 @@ pub fn explain(
     let request = Request::parse(question, reading)?;
     let ports = ports(snapshot, &request);
     if ports.is_empty() {
-        let line = Line { subject: String::new(), text: no_listener(snapshot, &request), at: None };
+        let line = Line { text: no_listener(snapshot, &request), ..Line::default() };
         return Ok(Explanation { outcome: Outcome::Unanswered, lines: vec![line] });
     }
     let (mut lines, mut outcome) = (Vec::new(), Outcome::Unanswered);
@@ -278,18 +285,19 @@ impl Answer<'_> {
     fn listener_line(&mut self, host: &str, listener: &Arc<Listener>, best: Option<&Arc<Listener>>) {
         let pattern = &listener.hostname;
         let is_best = best.is_some_and(|best| Arc::ptr_eq(best, listener));
-        let why = match (is_best, pattern.matches(host)) {
-            (true, _) => format!("takes it: hostname {pattern} is the most specific that matches {host}"),
-            (false, true) => format!("not this one: hostname {pattern} matches, but is less specific"),
-            (false, false) if self.all => format!("not this one: hostname {pattern} does not match"),
+        let (verdict, why) = match (is_best, pattern.matches(host)) {
+            (true, _) => ("takes it", format!("hostname {pattern} is the most specific that matches {host}")),
+            (false, true) => ("not this one", format!("hostname {pattern} matches, but is less specific")),
+            (false, false) if self.all => ("not this one", format!("hostname {pattern} does not match")),
             (false, false) => return,
         };
+        let node = TreePath { listener: Some(listener.id.to_string()), ..self.at.clone() };
+        let (at, not_at) = if is_best { (Some(node.clone()), None) } else { (None, Some(node.clone())) };
         if is_best {
-            self.at.listener = Some(listener.id.to_string());
-            return self.node_line("listener", &format!("{}: {why}", listener.id));
+            self.at = node;
         }
-        let other = TreePath { listener: Some(listener.id.to_string()), ..self.at.clone() };
-        self.line_at("listener", &format!("{}: {why}", listener.id), Some(other))
+        let text = format!("{}: {verdict}: {why}", listener.id);
+        self.lines.push(Line { subject: "listener".to_owned(), text, at, not_at, why: Some(why) });
     }
 
     /// The part of the node that serves the listener, and the terms on which it lets clients in, if
@@ -426,13 +434,14 @@ impl Answer<'_> {
         for (other, miss) in others.iter().take(shown) {
             let (id, matched) = (&other.entry.rule.id, text::match_text(&other.entry.matches));
             let text = format!("{id}: host {}, {matched}: {}", other.host, miss.why());
-            let at = TreePath {
+            let node = TreePath {
                 host: Some(other.host.to_string()),
                 r#match: Some(matched),
                 rule: Some(id.to_string()),
                 ..listener.clone()
             };
-            self.line_at("not", &text, Some(at));
+            let why = Some(miss.why().to_owned());
+            self.lines.push(Line { subject: "not".to_owned(), text, at: None, not_at: Some(node), why });
         }
         let hidden = candidates.count().saturating_sub(others.len().min(shown));
         if hidden > 0 && !self.all {
@@ -460,6 +469,6 @@ impl Answer<'_> {
     }
 
     fn line_at(&mut self, what: &str, text: &str, at: Option<TreePath>) {
-        self.lines.push(Line { subject: what.to_owned(), text: text.to_owned(), at });
+        self.lines.push(Line { subject: what.to_owned(), text: text.to_owned(), at, ..Line::default() });
     }
 }

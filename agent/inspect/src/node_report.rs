@@ -68,6 +68,7 @@ pub fn node_report(status: NodeStatus, metrics: &Metrics, query: &Query) -> Resu
             .collect()
     };
     let open = traffic.gateways.iter().map(|(name, gateway)| (name.to_string(), gateway.open));
+    let fallbacks = fallbacks(metrics, &datapath);
     Ok(NodeReport {
         datapath,
         guard,
@@ -83,18 +84,17 @@ pub fn node_report(status: NodeStatus, metrics: &Metrics, query: &Query) -> Resu
         },
         own_answers: counts(&traffic.own_answers),
         handshake_failures: counts(&traffic.handshake_failures),
-        fallbacks: fallbacks(metrics),
+        fallbacks,
         listeners: window.of(listeners),
     })
 }
 
-fn fallbacks(metrics: &Metrics) -> Vec<Fallback> {
-    let fallback = |what: String, why: &str| Fallback { what, why: why.replace('_', " ") };
-    let programs = metrics.agent.without_programs.map(|why| {
-        fallback(
-            "connections find their listener by sockets of user space, not by kernel programs".to_owned(),
-            why,
-        )
+/// `datapath` says why there are no kernel programs.
+fn fallbacks(metrics: &Metrics, datapath: &str) -> Vec<Fallback> {
+    let fallback = |what: String, why: &str| Fallback { what, why: why.replace(['_', '-'], " ") };
+    let programs = metrics.agent.without_programs.map(|_| Fallback {
+        what: "connections find their listener by sockets of user space, not by kernel programs".to_owned(),
+        why: datapath.to_owned(),
     });
     let unguarded = metrics
         .unguarded

@@ -52,8 +52,8 @@ pub struct ProblemSources<'a> {
     pub input: Vec<String>,
     /// Problems that no status can say, by object.
     pub unreported: Vec<(String, String)>,
-    /// Objects with their statuses; an error if they cannot be read.
-    pub statuses: Result<Vec<Value>, String>,
+    /// Those of objects' statuses, by [`status_problems`]; an error if statuses cannot be read.
+    pub statuses: Result<Vec<Problem>, String>,
     /// Those that end first come first.
     pub certificates: Vec<CertificateRow>,
     /// The reason for which the agent is not ready.
@@ -111,7 +111,7 @@ impl ProblemSources<'_> {
         let unreported = self.unreported.iter().map(|(object, message)| {
             problem(Severity::Warning, object, message, "correct the object as the message says")
         });
-        let unread = self.statuses.iter().flatten().flat_map(of_status);
+        let of_statuses = self.statuses.iter().flatten().cloned();
         let status_fault = self.statuses.as_ref().err().map(|why| {
             let remedy = "see that the directory of status files (--status-dir) is there and can be read";
             problem(Severity::Warning, "statuses", why, remedy)
@@ -128,7 +128,7 @@ impl ProblemSources<'_> {
         ready
             .chain(refused)
             .chain(input)
-            .chain(unread)
+            .chain(of_statuses)
             .chain(without_endpoints(self.snapshot))
             .chain(self.certificates.iter().filter_map(ending))
             .chain(unreported)
@@ -139,10 +139,11 @@ impl ProblemSources<'_> {
     }
 }
 
-fn of_status(object: &Value) -> impl Iterator<Item = Problem> {
+/// Those of an object with a status.
+pub fn status_problems(object: &Value) -> Vec<Problem> {
     let kind = object["kind"].as_str().unwrap_or_default();
     let named = format!("{kind} {}", name(object));
-    faults(object).into_iter().map(move |Fault { part, state, message }| {
+    let problem = |Fault { part, state, message }| {
         let remedy = remedies::of_state(&state);
         Problem {
             severity: severity(&state),
@@ -152,7 +153,8 @@ fn of_status(object: &Value) -> impl Iterator<Item = Problem> {
             state: Some(state),
             message,
         }
-    })
+    };
+    faults(object).into_iter().map(problem).collect()
 }
 
 /// A condition that is not False says that all is served, though not as it might be meant.
@@ -237,7 +239,7 @@ mod tests {
             refused: &Unserved::default(),
             input: vec!["shop.yaml:3: HTTPRoute shop/a: no".to_owned()],
             unreported: Vec::new(),
-            statuses: Ok(vec![object]),
+            statuses: Ok(status_problems(&object)),
             certificates: vec![row(-1), row(13), row(14)],
             not_ready: None,
             without_programs: Some("no right to load them".to_owned()),

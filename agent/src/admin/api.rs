@@ -2,14 +2,15 @@
 //! What they say is made elsewhere; `docs/api.md` is the list.
 
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use http::StatusCode;
 use portcullis_control::applier::State;
-use portcullis_control::status::read_statuses;
+use portcullis_control::status::DigestedStatuses;
 use portcullis_inspect::{
-    NodeStatus, Overview, ProblemSources, Query, QueryError, Question, QuestionError, Size, all_problems,
-    explain, node_report, traffic_sample,
+    NodeStatus, Overview, Page, Problem, ProblemSources, Query, QueryError, Question, QuestionError, Size,
+    all_problems, explain, node_report, status_problems, traffic_sample,
 };
 use serde_json::Value;
 
@@ -124,13 +125,9 @@ impl Admin {
         }
     }
 
-    async fn problems(
-        &self,
-        state: &State,
-        query: &Query,
-    ) -> Result<portcullis_inspect::Page<portcullis_inspect::Problem>, QueryError> {
-        let directory = self.status_dir.clone();
-        let statuses = tokio::task::spawn_blocking(move || statuses(&directory)).await;
+    async fn problems(&self, state: &State, query: &Query) -> Result<Page<Problem>, QueryError> {
+        let (directory, known) = (self.status_dir.clone(), self.status_problems.clone());
+        let statuses = tokio::task::spawn_blocking(move || statuses(&directory, &known)).await;
         let served = self.plane.served().snapshot;
         let soon = Query::parse("limit=1000", &PARTS)?;
         let NodeStatus { datapath, .. } = self.plane.status();
@@ -157,8 +154,11 @@ impl Admin {
     }
 }
 
-fn statuses(directory: &Path) -> Result<Vec<Value>, String> {
-    read_statuses(directory).map_err(|error| format!("no status files in {}: {error}", directory.display()))
+fn statuses(directory: &Path, known: &Mutex<DigestedStatuses<Vec<Problem>>>) -> Result<Vec<Problem>, String> {
+    let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
+    let problems = known.refresh(directory, status_problems);
+    let unread = |error| format!("no status files in {}: {error}", directory.display());
+    Ok(problems.map_err(unread)?.flatten().cloned().collect())
 }
 
 /// In seconds since 1970.

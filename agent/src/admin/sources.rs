@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
 
 use portcullis_control::applier::State;
-use portcullis_inspect::{OutEndpoints, Progress, served_frontends};
+use portcullis_control::status::DigestedStatuses;
+use portcullis_inspect::{OutEndpoints, Problem, Progress, served_frontends};
 use tokio::sync::watch;
 
 use crate::cluster::Membership;
@@ -16,11 +18,23 @@ pub(crate) struct Admin {
     pub state: watch::Receiver<State>,
     pub plane: Plane,
     pub status_dir: PathBuf,
+    /// The problems of each status file, once they were asked for.
+    pub status_problems: Arc<Mutex<DigestedStatuses<Vec<Problem>>>>,
     /// Of an agent in a cluster.
     pub membership: Option<Membership>,
 }
 
 impl Admin {
+    /// `membership` is of an agent in a cluster.
+    pub(crate) fn new(
+        state: watch::Receiver<State>,
+        plane: Plane,
+        status_dir: PathBuf,
+        membership: Option<Membership>,
+    ) -> Self {
+        Self { state, plane, status_dir, status_problems: Arc::default(), membership }
+    }
+
     /// A line for either case.
     pub(crate) fn readiness(&self, state: &State) -> Result<String, String> {
         let membership = self.membership.as_ref();

@@ -122,7 +122,7 @@ impl Browser {
         self.value("scrollTo(0, 0)");
         let area = format!(
             "(() => {{ const it = document.querySelector({selector:?}).getBoundingClientRect(); return {{x: it.x + \
-             scrollX, y: it.y + scrollY, width: it.width, height: Math.min(it.height, 900), scale: 1}}; }})()"
+             scrollX, y: it.y + scrollY, width: it.width, height: Math.min(it.height, 700), scale: 1}}; }})()"
         );
         let clip = self.value(&area);
         let asked = json!({"format": "png", "clip": clip, "captureBeyondViewport": true});

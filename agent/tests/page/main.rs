@@ -129,6 +129,8 @@ fn the_page_shows_what_is_wrong_and_what_is_served() {
     }
     browser.until(&format!("{} > 0", numbers(&node("backend", "shop/cart:80"))));
     picture(&mut browser, "problems.png", "#problems");
+    picture(&mut browser, "certificates.png", "#certificates");
+    picture(&mut browser, "node.png", "#node");
 
     // The same rule as the command says.
     explain(&mut browser, "http://shop.example:8080/cart/7", "");
@@ -141,6 +143,8 @@ fn the_page_shows_what_is_wrong_and_what_is_served() {
     );
     assert!(path.as_array().unwrap().contains(&of_command["at"]["rule"]), "{path} {of_command}");
     assert!(browser.text("#answer").contains(of_command["text"].as_str().unwrap()));
+    let beside = format!("{}?.querySelector('.because')?.textContent", node("rule", "POST PathPrefix /cart"));
+    browser.until(&format!("{beside} === 'the method must be POST'"));
     browser.value("document.activeElement.blur()");
     picture(&mut browser, "explain.png", "#explain");
     picture(&mut browser, "tree.png", "#traffic");

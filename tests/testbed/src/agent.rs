@@ -105,7 +105,9 @@ impl Agent {
 
     /// A command of the agent's own program that asks this agent.
     pub fn asking(&self, command: &str) -> Command {
-        let mut asking = Command::new(&self.launch.binary);
+        // It goes when its starter does, however that ends.
+        let mut asking = Command::new("setpriv");
+        asking.args(["--pdeathsig", "KILL"]).arg(&self.launch.binary);
         asking.arg(command).arg("--admin-socket").arg(self.launch.socket());
         asking
     }

@@ -55,6 +55,50 @@ pub fn read_statuses(directory: &Path) -> io::Result<Vec<Value>> {
     Ok(files.filter_map(|file| read(&file)).collect())
 }
 
+/// What a reader made of each status file. A file is read again only when it changed: there may be
+/// tens of thousands.
+#[derive(Debug)]
+pub struct DigestedStatuses<T> {
+    digests: BTreeMap<PathBuf, (Stamp, T)>,
+}
+
+/// Inode, size and time: files are replaced, not written to.
+type Stamp = [i64; 4];
+
+impl<T> Default for DigestedStatuses<T> {
+    fn default() -> Self {
+        Self { digests: BTreeMap::new() }
+    }
+}
+
+impl<T> DigestedStatuses<T> {
+    /// In the order of the files.
+    ///
+    /// # Errors
+    /// When the directory cannot be read. A broken file is left out.
+    pub fn refresh(
+        &mut self,
+        directory: &Path,
+        digest: impl Fn(&Value) -> T,
+    ) -> io::Result<impl Iterator<Item = &T>> {
+        fs::read_dir(directory)?;
+        let mut before = std::mem::take(&mut self.digests);
+        for file in directories(directory).flat_map(|kind| files_below(&kind)) {
+            let Ok(stamp) = stamp(&file) else { continue };
+            let known = before.remove(&file).filter(|(its, _)| *its == stamp).map(|(_, digest)| digest);
+            if let Some(digest) = known.or_else(|| read(&file).as_ref().map(&digest)) {
+                self.digests.insert(file, (stamp, digest));
+            }
+        }
+        Ok(self.digests.values().map(|(_, digest)| digest))
+    }
+}
+
+fn stamp(file: &Path) -> io::Result<Stamp> {
+    let of = fs::metadata(file)?;
+    Ok([of.ino().cast_signed(), of.size().cast_signed(), of.mtime(), of.mtime_nsec()])
+}
+
 /// Removes every status file, and directories that are empty then. Returns whether there was one.
 ///
 /// # Errors
@@ -322,6 +366,34 @@ mod tests {
         sink.write(&[(key("a"), None), (key("none"), None)].into());
         drop(sink);
         assert!(!file("a.yaml").exists() && file("c.yaml").exists());
+    }
+
+    #[test]
+    fn only_what_changed_is_read_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |statuses: &Statuses| {
+            let mut sink = FileStatuses::new(dir.path().to_owned(), &[]).unwrap();
+            sink.write(statuses);
+        };
+        let reads = std::cell::RefCell::new(Vec::new());
+        let mut digested = DigestedStatuses::default();
+        let mut refresh = || {
+            let digest = |object: &Value| {
+                let name = object["metadata"]["name"].as_str().unwrap().to_owned();
+                reads.borrow_mut().push(name.clone());
+                name
+            };
+            let all: Vec<_> = digested.refresh(dir.path(), digest).unwrap().cloned().collect();
+            (all, reads.take())
+        };
+        let names = |names: &[&str]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
+        write(&[(key("a"), status("x")), (key("b"), status("x"))].into());
+        assert_eq!(refresh(), (names(&["a", "b"]), names(&["a", "b"])));
+        assert_eq!(refresh(), (names(&["a", "b"]), names(&[])));
+        write(&[(key("a"), None), (key("b"), status("y")), (key("c"), status("x"))].into());
+        assert_eq!(refresh(), (names(&["b", "c"]), names(&["b", "c"])));
+        let nowhere = dir.path().join("nowhere");
+        assert!(DigestedStatuses::<()>::default().refresh(&nowhere, |_| ()).is_err());
     }
 
     #[test]

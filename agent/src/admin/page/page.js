@@ -110,7 +110,7 @@
   // --- The tree ----------------------------------------------------------------------------
 
   const expanded = new Set();
-  let filter = "", drawing = 0;
+  let filter = "", drawing = 0, explained = [];
 
   const above = (data) => ({ gateway: data.gateway, port: data.port, listener: data.listener });
 
@@ -253,6 +253,7 @@
     }
     const first = root.group.querySelector("[role=treeitem]");
     if (first) first.tabIndex = 0;
+    if (!filter) await drawExplained();
   }
 
   // Rules that were found, below what is above them.
@@ -341,10 +342,11 @@
     for (const kind of LEVELS) {
       if (kind !== "gateway" && !at[kind]) break;
       node = await child(node, kind, at);
-      if (!node) return;
+      if (!node) return undefined;
       node.item.classList.add("on-path");
     }
     if (KINDS[node.kind].below) await open(node);
+    return node;
   }
 
   async function explain() {
@@ -357,14 +359,32 @@
       answer.replaceChildren(el("p", { class: "error" }, error.message));
       return;
     }
-    const step = (line) => el("div", { class: "step" + (line.at && line.subject !== "not" && !line.text.includes(": not this one") ? " is-node" : "") },
+    const step = (line) => el("div", { class: "step" + (line.at ? " is-node" : "") },
       el("span", { class: "subject" }, line.subject), el("span", { class: "why" }, line.text));
     answer.replaceChildren(...told.lines.map(step),
       told.outcome === "answered" ? "" : el("p", { class: "error" }, "nothing answers"));
-    if (id("filter").value) { id("filter").value = ""; await drawTree(); }
-    for (const old of document.querySelectorAll(".on-path")) old.classList.remove("on-path");
-    const taken = told.lines.filter((line) => line.at && line.subject !== "not" && !line.text.includes(": not this one"));
-    for (const line of taken) await drawPath(line.at);
+    explained = told.lines;
+    if (id("filter").value) { id("filter").value = ""; await drawTree(); } else await drawExplained();
+  }
+
+  // On the tree as it is: nodes on the way are drawn, those beside it are marked where they are shown.
+  async function drawExplained() {
+    for (const old of document.querySelectorAll(".on-path, .beside")) old.classList.remove("on-path", "beside");
+    for (const old of document.querySelectorAll(".because")) old.remove();
+    for (const line of explained) if (line.at) because(await drawPath(line.at), line.why);
+    for (const line of explained) if (line.notAt) {
+      let node = root;
+      for (const kind of LEVELS) {
+        if (kind !== "gateway" && !line.notAt[kind]) break;
+        node = node && node.byKey.get(kind + "\n" + KINDS[kind].key(line.notAt).join("\n"));
+      }
+      if (node) node.item.classList.add("beside");
+      because(node, line.why);
+    }
+  }
+
+  function because(node, why) {
+    if (node && why) node.item.querySelector(".label").append(el("span", { class: "because" }, why));
   }
 
   id("question").addEventListener("submit", (event) => { event.preventDefault(); attempt(explain); });
@@ -426,7 +446,7 @@
       ...block("Verdicts of the kernel programs", node.verdicts), ...block("Answers of the agent's own", node.ownAnswers), ...block("TLS handshakes that failed", node.handshakeFailures),
       el("h3", {}, "Listeners"),
       node.listeners.items.length ? table(["port", "listener", "served by", "steered by", "clients refused by", "budgets kept by"],
-        node.listeners.items.map((it) => el("tr", {}, el("td", {}, it.port), el("td", {}, it.parentKind + " " + it.parent + " listener " + it.listener),
+        node.listeners.items.map((it) => el("tr", {}, el("td", { class: "port" }, it.port), el("td", {}, it.parentKind + " " + it.parent + " listener " + it.listener),
           el("td", {}, part(it.servedBy)), el("td", {}, part(it.steeredBy)), el("td", {}, it.clients ? part(it.clients) : "–"), el("td", {}, it.budgets ? part(it.budgets) : "–")))) : el("p", { class: "soft" }, "none"),
       rest > 0 && nodeListeners < 1000 ? el("p", {}, el("button", { type: "button", onclick: () => { nodeListeners = Math.min(1000, nodeListeners + 100); attempt(showNode); } }, "Show " + Math.min(100, rest) + " of " + plural(rest, "more listener"))) : "");
   }
@@ -471,6 +491,8 @@
   attempt(drawTree).then(() => {
     performance.mark("tree");
     every(TRAFFIC_EVERY, [pollTraffic]);
-    every(REST_EVERY, [showOverview, showProblems, showCertificates, showNode]);
+    every(REST_EVERY, [showOverview, showCertificates, showNode]);
+    // The first time an agent reads the statuses of all objects for it.
+    every(REST_EVERY, [showProblems]);
   });
 })();
