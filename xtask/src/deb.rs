@@ -2,7 +2,6 @@
 //! `dpkg-deb`. The same input gives the same bytes: all times are `SOURCE_DATE_EPOCH`, or the
 //! commit's.
 
-use std::env::consts::ARCH;
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -11,6 +10,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 use portcullis_testbed::{command, workspace};
 
+use crate::architecture::Architecture;
 use crate::image::{Linkage, linkage, strip};
 use crate::release;
 
@@ -59,8 +59,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let contents = Contents { root: package.path() };
     contents.add_files(&program)?;
     contents.add_made(epoch)?;
-    contents.add_control(depends(linkage(&program)?)?)?;
-    let architecture = architecture()?;
+    let architecture = Architecture::of(&program)?.name();
+    contents.add_control(architecture, &depends(linkage(&program)?)?)?;
     let version = env!("CARGO_PKG_VERSION");
     let name = format!("target/deb/portcullis_{version}_{architecture}.deb");
     let output = args.output.clone().unwrap_or_else(|| workspace::root().join(name));
@@ -79,14 +79,6 @@ fn epoch() -> Result<u64> {
     let committed = || command::ask("git", &["log", "-1", "--format=%ct"]);
     let text = given.or_else(committed).context("set SOURCE_DATE_EPOCH: there is no commit to ask")?;
     text.parse().with_context(|| format!("SOURCE_DATE_EPOCH {text:?} is no number of seconds"))
-}
-
-fn architecture() -> Result<&'static str> {
-    Ok(match ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        other => bail!("no name of Debian's is known here for {other}"),
-    })
 }
 
 /// The agent that is shipped is static. One that is not has this machine's C library, or a newer
@@ -143,8 +135,8 @@ impl Contents<'_> {
         self.compressed("usr/share/doc/portcullis/changelog.gz", &changes)
     }
 
-    fn add_control(&self, depends: String) -> Result<()> {
-        let (version, architecture) = (env!("CARGO_PKG_VERSION"), architecture()?);
+    fn add_control(&self, architecture: &str, depends: &str) -> Result<()> {
+        let version = env!("CARGO_PKG_VERSION");
         let size = size(self.root)?.div_ceil(1 << 10);
         let control = format!(
             "Package: portcullis\nVersion: {version}\nArchitecture: {architecture}\nMaintainer: {MAINTAINER}\n\
