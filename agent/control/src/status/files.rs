@@ -55,7 +55,7 @@ pub fn read_statuses(directory: &Path) -> io::Result<Vec<Value>> {
     Ok(files.filter_map(|file| read(&file)).collect())
 }
 
-/// What a reader made of each status file. A file is read again only when it changed: there may be
+/// A digest of each status file. A file is read again only when it changed: there may be
 /// tens of thousands.
 #[derive(Debug)]
 pub struct DigestedStatuses<T> {
