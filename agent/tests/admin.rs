@@ -11,7 +11,7 @@ use std::net::{Ipv4Addr, TcpStream};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use support::{Agent, GATEWAY};
+use support::{Agent, GATEWAY, eventually};
 
 struct Admin {
     port: u16,
@@ -246,8 +246,12 @@ fn the_api_explains_as_the_command_does_and_names_the_nodes() {
 #[test]
 fn problems_and_node_and_traffic_are_told() {
     let admin = Admin::of_shop();
-    let problems = admin.items("problems");
-    let route = problems.iter().find(|it| it["object"] == "HTTPRoute infra/cart").unwrap();
+    let mut route = None;
+    eventually("the route's status is written", || {
+        route = admin.items("problems").into_iter().find(|it| it["object"] == "HTTPRoute infra/cart");
+        route.is_some()
+    });
+    let route = route.unwrap();
     assert_eq!(route["severity"], "error");
     assert!(route["message"].as_str().unwrap().contains("nowhere"), "{route}");
     assert_eq!(route["remedy"], "create it, or correct the reference");
