@@ -1,6 +1,8 @@
-//! The command line. Every option of `run` has an environment variable `PORTCULLIS_<OPTION>`.
+//! The command line. Every option of `run` has an environment variable `PORTCULLIS_<OPTION>`, but
+//! for the collector, whose is OpenTelemetry's.
 
 mod run;
+mod telemetry;
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;

@@ -192,6 +192,11 @@ impl ClusterArgs {
         }
     }
 
+    /// `None` outside of a cluster, or if it is not given.
+    pub(crate) fn node_name(&self) -> Option<&str> {
+        self.node_name.as_deref()
+    }
+
     fn identity(&self) -> String {
         let host = || rustix::system::uname().nodename().to_string_lossy().into_owned();
         self.node_name.clone().unwrap_or_else(host)

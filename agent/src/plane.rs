@@ -61,7 +61,7 @@ impl Plane {
         let locks = predecessor.as_mut().map(|it| std::mem::take(&mut it.locks)).unwrap_or_default();
         let node =
             Node::open(&node_settings(args, locks.into())).context("cannot use the kernel programs")?;
-        let proxy = Proxy::start_without_sockets(proxy_settings(args, &node))?;
+        let proxy = Proxy::start_without_sockets(proxy_settings(args, &node)?)?;
         let plane = Self {
             proxy: Arc::new(proxy),
             node: Arc::new(node),
@@ -466,7 +466,7 @@ fn routes() -> [bool; 2] {
     })
 }
 
-fn proxy_settings(args: &RunArgs, node: &Node) -> portcullis_proxy::Settings {
+fn proxy_settings(args: &RunArgs, node: &Node) -> anyhow::Result<portcullis_proxy::Settings> {
     let mut settings = portcullis_proxy::Settings::default();
     settings.sockets = if node.is_steered() { SocketMode::Steered } else { SocketMode::Bound };
     settings.cores = node.usable_cores(args.cores.map_or(settings.cores, usize::from));
@@ -498,5 +498,7 @@ fn proxy_settings(args: &RunArgs, node: &Node) -> portcullis_proxy::Settings {
     settings.via = args.via.as_deref().map(Into::into);
     settings.upstream.header_bytes = usize::from(args.max_response_header) << 10;
     settings.upstream.header_fields = args.max_response_fields.into();
-    settings
+    settings.access_log = args.telemetry.log_output()?;
+    settings.otlp = args.telemetry.otlp(args.cluster.node_name())?;
+    Ok(settings)
 }

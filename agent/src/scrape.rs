@@ -13,7 +13,8 @@ use portcullis_inspect::{
 use portcullis_model::BudgetOwner;
 use portcullis_node::{BudgetUse, Coverage};
 use portcullis_proxy::{
-    BackendStats, BudgetStats, DurationStats, Forwarded, KeySetStats, NotAdmitted, RequestStats, Stats,
+    BackendStats, BudgetStats, DurationStats, ExportStats, Forwarded, KeySetStats, NotAdmitted, RequestStats,
+    Stats,
 };
 
 use crate::cluster::Membership;
@@ -78,6 +79,11 @@ fn traffic(stats: Stats) -> Traffic {
     let failures = stats.handshake_failures.into_iter().map(|(failure, count)| (failure.name(), count));
     let answers = stats.answers.into_iter().map(|(reason, count)| (reason.name(), count));
     let auth = stats.auth.into_iter().map(|(outcome, count)| (outcome.name(), count));
+    let exported = stats.exports.into_iter().flat_map(|(signal, ExportStats { sent, lost })| {
+        // Lines are counted with the log's until they are taken for export.
+        let lost = if signal == "traces" { lost + stats.traces.lost } else { lost };
+        [(signal, "sent", sent), (signal, "lost", lost)]
+    });
     Traffic {
         gateways: gateways.collect(),
         listeners: listeners.collect(),
@@ -99,6 +105,8 @@ fn traffic(stats: Stats) -> Traffic {
         backends: stats.backends.into_iter().map(|(name, stats)| (name, backend(stats))).collect(),
         checked_endpoints: stats.checked_endpoints,
         key_sets: stats.key_sets.into_iter().map(|(set, stats)| (set, key_set(stats))).collect(),
+        exported: exported.collect(),
+        traces_over_budget: stats.traces.over_budget,
     }
 }
 

@@ -57,6 +57,7 @@ var empty = map[string]string{
 	"portcullis_endpoints_chosen_total":         "endpoints do not say where they are",
 	"portcullis_gateways_without_objects":       "not in a cluster",
 	"portcullis_interface_unguarded":            "no interface should have a guard",
+	"portcullis_otlp_items_total":               "there is no collector",
 	"portcullis_interface_unread":               "no interface should be read",
 	"portcullis_key_set_age_seconds":            "no key sets are fetched",
 	"portcullis_key_set_fetches_total":          "no key sets are fetched",

@@ -7,6 +7,7 @@ mod durations;
 mod key_sets;
 mod labels;
 mod process;
+mod telemetry;
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -99,6 +100,10 @@ pub struct Traffic {
     pub checked_endpoints: usize,
     /// Key sets that are fetched.
     pub key_sets: Vec<(RemoteKeySet, KeySetTraffic)>,
+    /// Spans and lines of access logs for a collector, by kind and outcome; empty without one.
+    pub exported: Vec<(&'static str, &'static str, u64)>,
+    /// Requests.
+    pub traces_over_budget: u64,
 }
 
 /// A key set that is fetched.
@@ -304,6 +309,7 @@ fn open_metrics(metrics: &Metrics) -> String {
     upstream(&mut registry, &metrics.traffic);
     backends::register(&mut registry, &metrics.traffic);
     key_sets::register(&mut registry, &metrics.traffic);
+    telemetry::register(&mut registry, &metrics.traffic);
     let help = "Packets and connections by verdict of the kernel programs";
     let verdicts = by_reason(&metrics.verdicts);
     registry.register("portcullis_datapath_verdicts", help, verdicts);

@@ -92,6 +92,8 @@ fn everything() -> Metrics {
             handshake_failures: vec![("timeout", 5)],
             mirrored: vec![("behind", 8)],
             http1_by_library: 23,
+            exported: vec![("traces", "lost", 26)],
+            traces_over_budget: 27,
             cores: vec![24, 25],
             chosen: vec![("node", 7)],
             backends: vec![(
@@ -187,6 +189,8 @@ fn everything_given_is_shown() {
         "portcullis_endpoint_out{backend=\"app/web:80\",endpoint=\"10.0.0.1:80\",reason=\"ejected\"} 1"
             .to_owned(),
         "portcullis_http1_by_library_total 23".to_owned(),
+        "portcullis_otlp_items_total{signal=\"traces\",outcome=\"lost\"} 26".to_owned(),
+        "portcullis_traces_over_budget_total 27".to_owned(),
         "portcullis_endpoint_ejections_total{backend=\"app/web:80\"} 3".to_owned(),
         "portcullis_endpoint_checks_total{backend=\"app/web:80\",outcome=\"failed\"} 4".to_owned(),
         "portcullis_endpoints_checked 2".to_owned(),

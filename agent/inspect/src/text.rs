@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 
 use portcullis_model::{
     Action, AddressRange, BackendTarget, Budget, ClientList, ClientRules, DirectResponse, GatewayView,
-    L4Action, L4Rule, L4Target, Level, ListedClients, ListenerLimits, LogLines, LogPatch, LogTerms,
+    L4Action, L4Rule, L4Target, Level, ListedClients, ListenerLimits, LogField, LogLines, LogPatch, LogTerms,
     OpenLimit, OtherPeers, PolicyState, Protection, ProxyProtocol, Retry, RouteMatch, Rule, SessionCarrier,
     SessionPersistence, Split, TrafficPolicy, TrustedProxies, ValueMatch, View, Weighted,
 };
@@ -140,6 +140,7 @@ pub(crate) fn policy_texts(policy: &TrafficPolicy) -> Vec<String> {
             external_auth,
             compression,
             grpc_web,
+            tracing,
             defaults,
             ..
         } = &*level.protection;
@@ -152,10 +153,12 @@ pub(crate) fn policy_texts(policy: &TrafficPolicy) -> Vec<String> {
         let external_auth = external_auth.iter().map(ToString::to_string);
         let compression = compression.as_ref().map(|compression| format!("compression {compression}"));
         let grpc_web = grpc_web.map(|grpc_web| format!("gRPC-Web {grpc_web}"));
+        let tracing = tracing.map(|share| format!("traces of {share} requests, where there is a collector"));
         let protecting = [closed, clients, bodies].into_iter().flatten();
         let protecting = protecting.chain(limits).chain(credentials).chain(external_auth);
         let defaults = defaults.as_ref().map(|defaults| format!("where rules say nothing, {defaults}"));
-        let texts: Vec<_> = protecting.chain(compression).chain(grpc_web).chain(defaults).collect();
+        let texts: Vec<_> =
+            protecting.chain(compression).chain(grpc_web).chain(tracing).chain(defaults).collect();
         format!("{level}: {}", texts.join("; "))
     };
     policy.levels.iter().map(text).collect()
@@ -202,7 +205,11 @@ pub(crate) fn log_text(terms: &LogTerms) -> String {
         };
         let format = patch.format.map(|format| format!("format {format:?}"));
         let status = patch.minimum_status.map(|status| format!("minimumStatus {}", status.as_str()));
-        let texts: Vec<_> = std::iter::once(lines).chain(format).chain(status).collect();
+        let omit = patch.omit.map(|fields| {
+            let names: Vec<_> = fields.iter().map(LogField::name).collect();
+            format!("omit {}", if names.is_empty() { "nothing".to_owned() } else { names.join(" ") })
+        });
+        let texts: Vec<_> = std::iter::once(lines).chain(format).chain(status).chain(omit).collect();
         texts.join(", ")
     };
     let of_gateway = terms.of_gateway.as_ref().map(|patch| format!("{} for the Gateway", text(patch)));

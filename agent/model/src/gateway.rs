@@ -6,7 +6,7 @@ use std::time::Duration;
 use http::StatusCode;
 use serde::Serialize;
 
-use crate::ObjectName;
+use crate::{ObjectName, OmittedFields};
 
 /// The Gateway whose addresses are served: after merging, the parent. Listeners attached to it are
 /// held to its limits.
@@ -25,6 +25,9 @@ pub struct AccessLog {
     /// Answers with a lower status are not logged.
     #[serde(serialize_with = "crate::filter::status")]
     pub minimum_status: StatusCode,
+    /// Fields that lines are written without.
+    #[serde(skip_serializing_if = "OmittedFields::is_empty")]
+    pub omit: OmittedFields,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -76,7 +79,7 @@ impl Gateway {
 impl Default for AccessLog {
     /// Everything, as JSON.
     fn default() -> Self {
-        Self { format: LogFormat::Json, minimum_status: StatusCode::CONTINUE }
+        Self { format: LogFormat::Json, minimum_status: StatusCode::CONTINUE, omit: OmittedFields::default() }
     }
 }
 

@@ -34,6 +34,7 @@ mod listener;
 mod listener_limits;
 mod log_terms;
 mod name;
+mod omitted_fields;
 pub mod origin;
 mod parent_kind;
 mod password_file;
@@ -90,6 +91,7 @@ pub use listener::{ClientCertificates, Listener, ListenerFilter, ListenerId, Ser
 pub use listener_limits::ListenerLimits;
 pub use log_terms::{LogLines, LogPatch, LogTerms};
 pub use name::ObjectName;
+pub use omitted_fields::{LogField, OmittedFields};
 pub use parent_kind::ParentKind;
 pub use password_file::{PasswordFile, PasswordFileError, PasswordHash};
 pub use port::{Mismatch, Port, PortListeners, SpeaksFirst};

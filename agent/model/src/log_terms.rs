@@ -3,7 +3,7 @@
 
 use http::StatusCode;
 
-use crate::{AccessLog, LogFormat};
+use crate::{AccessLog, LogFormat, OmittedFields};
 
 /// The say of the policies of all levels.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -20,6 +20,7 @@ pub struct LogPatch {
     pub lines: LogLines,
     pub format: Option<LogFormat>,
     pub minimum_status: Option<StatusCode>,
+    pub omit: Option<OmittedFields>,
 }
 
 /// The requests and flows that have lines.
@@ -46,18 +47,19 @@ impl LogPatch {
     /// With the fields of a wider level, where this one does not say.
     #[must_use]
     pub fn within(self, wider: Self) -> Self {
-        let Self { lines, format, minimum_status } = self;
+        let Self { lines, format, minimum_status, omit } = self;
         let minimum_status = minimum_status.or(wider.minimum_status);
-        Self { lines, format: format.or(wider.format), minimum_status }
+        Self { lines, format: format.or(wider.format), minimum_status, omit: omit.or(wider.omit) }
     }
 
     fn over(self, log: Option<AccessLog>) -> Option<AccessLog> {
         match self.lines {
             LogLines::None => None,
             LogLines::Some => {
-                let AccessLog { format, minimum_status } = log.unwrap_or_default();
+                let AccessLog { format, minimum_status, omit } = log.unwrap_or_default();
                 let minimum_status = self.minimum_status.unwrap_or(minimum_status);
-                Some(AccessLog { format: self.format.unwrap_or(format), minimum_status })
+                let omit = self.omit.unwrap_or(omit);
+                Some(AccessLog { format: self.format.unwrap_or(format), minimum_status, omit })
             }
         }
     }
@@ -72,14 +74,16 @@ impl LogPatch {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::LogField;
 
     fn patch(lines: LogLines, format: Option<LogFormat>, minimum: Option<u16>) -> Option<LogPatch> {
         let minimum_status = minimum.map(|status| StatusCode::from_u16(status).unwrap());
-        Some(LogPatch { lines, format, minimum_status })
+        Some(LogPatch { lines, format, minimum_status, omit: None })
     }
 
     fn log(format: LogFormat, minimum: u16) -> Option<AccessLog> {
-        Some(AccessLog { format, minimum_status: StatusCode::from_u16(minimum).unwrap() })
+        let minimum_status = StatusCode::from_u16(minimum).unwrap();
+        Some(AccessLog { format, minimum_status, ..AccessLog::default() })
     }
 
     #[test]
@@ -110,5 +114,19 @@ mod tests {
         let wider = patch(some, text, Some(400)).unwrap();
         let narrower = patch(some, None, Some(500)).unwrap().within(wider);
         assert_eq!(Some(narrower), patch(some, text, Some(500)));
+    }
+
+    #[test]
+    fn no_other_owner_has_fields_left_out_of_the_gateways_log() {
+        let query: OmittedFields = [LogField::Query].into_iter().collect();
+        let own = LogPatch { omit: Some(query), ..patch(LogLines::Some, None, None).unwrap() };
+        let omits = |of_gateway, of_listener, parameters| {
+            LogTerms { of_gateway, of_listener }.log(parameters).unwrap().omit.has(LogField::Query)
+        };
+        assert!(omits(Some(own), None, log(LogFormat::Json, 100)));
+        assert!(!omits(None, Some(own), log(LogFormat::Json, 100)));
+        assert!(omits(None, Some(own), None));
+        let all = Some(LogPatch { omit: Some(OmittedFields::default()), ..own });
+        assert!(!omits(all, None, None) && omits(Some(own), all, None));
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::{
     Authentication, Believer, ClaimLimit, ClientRules, Compression, Defaults, ExternalAuth, GrpcWeb,
-    ObjectName, RateKey, RateLimit, Requirement,
+    ObjectName, RateKey, RateLimit, Requirement, Share,
 };
 
 /// The policies of a listener (its own, those of the object that defines it, and of the Gateway
@@ -29,6 +29,8 @@ pub struct TrafficPolicy {
     pub compression: Option<Arc<Compression>>,
     /// The way of gRPC-Web by the most specific level that says so.
     pub grpc_web: Option<GrpcWeb>,
+    /// The share of requests whose traces are recorded, by the most specific level that says one.
+    pub tracing: Option<Share>,
     /// Of all levels, each field that of the most specific one that says it. Boxed: few have any.
     pub defaults: Option<Box<Defaults>>,
 }
@@ -60,6 +62,8 @@ pub struct Protection {
     pub compression: Option<Arc<Compression>>,
     /// Nor does this.
     pub grpc_web: Option<GrpcWeb>,
+    /// Nor does this.
+    pub tracing: Option<Share>,
     /// The same, field by field.
     pub defaults: Option<Arc<Defaults>>,
 }
@@ -85,6 +89,7 @@ impl TrafficPolicy {
             levels.iter().filter_map(|level| level.protection.external_auth.clone()).collect();
         let compression = levels.iter().rev().find_map(|level| level.protection.compression.clone());
         let grpc_web = levels.iter().rev().find_map(|level| level.protection.grpc_web);
+        let tracing = levels.iter().rev().find_map(|level| level.protection.tracing);
         let defaults = levels.iter().rev().filter_map(|level| level.protection.defaults.as_deref());
         let defaults = defaults.cloned().reduce(|narrow, wide| narrow.over(&wide)).map(Box::new);
         if levels.is_empty() {
@@ -100,6 +105,7 @@ impl TrafficPolicy {
             external_auth,
             compression,
             grpc_web,
+            tracing,
             defaults,
         }))
     }
@@ -160,6 +166,7 @@ impl Protection {
             external_auth: None,
             compression: None,
             grpc_web: None,
+            tracing: None,
             defaults: None,
         }
     }

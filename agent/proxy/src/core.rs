@@ -13,6 +13,7 @@ pub(crate) mod histogram;
 pub(crate) mod log_limit;
 pub(crate) mod memory;
 pub(crate) mod moment;
+pub(crate) mod otlp;
 pub(crate) mod pseudonym;
 pub(crate) mod reason;
 pub(crate) mod room;

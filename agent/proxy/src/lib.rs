@@ -17,31 +17,35 @@
 //! | `http` | requests: edge policy, decision, forwarding, own answers |
 //! | `l4` | connections and datagrams forwarded as they are |
 //! | `client`, `upstream` | connections from clients and to backends; neither knows the other |
-//! | `log` | access logs |
+//! | `export` | what goes to a collector |
+//! | `log`, `trace` | access logs; traces and their spans |
 //! | `core` | clock, counters, settings, the current snapshot |
 
 mod client;
 mod command;
 mod core;
+mod export;
 mod http;
 mod l4;
 mod log;
 mod proxy;
 mod spread;
 mod thread;
+mod trace;
 mod upstream;
 
 pub use crate::core::durations::{DurationStats, ListenerDurations, RequestStats, RouteName};
 pub use crate::core::ending::Ending;
 pub use crate::core::histogram::Histogram;
+pub use crate::core::otlp::{Collector, Otlp, Parents, Traces};
 pub use crate::core::reason::Reason;
 pub use crate::core::settings::{
-    Http1, L4, LogOutput, Measure, MinimumRate, Placement, Settings, SocketMode, Upstream,
+    Http1, L4, LogFile, LogOutput, Measure, MinimumRate, Placement, Settings, SocketMode, Upstream,
 };
 pub use crate::core::socket::{CoreSockets, Sockets};
 pub use crate::core::stats::{
-    AuthOutcome, BackendStats, BudgetStats, ExceededLimit, Forwarded, GatewayStats, HandshakeFailure,
-    KeySetStats, ListenerStats, Mirrored, NotAdmitted, Stats,
+    AuthOutcome, BackendStats, BudgetStats, ExceededLimit, ExportStats, Forwarded, GatewayStats,
+    HandshakeFailure, KeySetStats, ListenerStats, Mirrored, NotAdmitted, Stats, TraceStats,
 };
 pub use crate::http::edge::bare_host;
 pub use crate::http::path::normalise as normalise_path;

@@ -3,3 +3,4 @@
 pub(crate) mod access_log;
 pub(crate) mod flow;
 pub(crate) mod record;
+mod rotated;

@@ -18,6 +18,7 @@ use crate::core::settings::{Settings, SocketMode};
 use crate::core::socket::{CoreSockets, Sockets};
 use crate::core::stats::Stats;
 use crate::core::task::or_abort;
+use crate::export::Exporter;
 use crate::http::session::own_ring;
 use crate::log::access_log::LogWriter;
 use crate::spread::{CoreLink, CoreLinks, Spread};
@@ -50,6 +51,7 @@ pub struct Proxy {
 struct Ends {
     threads: Vec<JoinHandle<()>>,
     access_log: Option<LogWriter>,
+    exporter: Option<Exporter>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -60,6 +62,8 @@ pub enum StartError {
     Core { core: usize, problem: io::Error },
     #[error("cannot start the access log: {0}")]
     AccessLog(io::Error),
+    #[error("cannot start the export of traces and logs: {0}")]
+    Export(io::Error),
 }
 
 // === impl Proxy ===
@@ -84,11 +88,15 @@ impl Proxy {
         let tls = TlsFactory::new();
         let health = SharedHealth::default();
         let key_sets = KeySets::new(settings.upstream.clone(), health.clone());
-        let shared = Shared::new(own_ring(), health.clone(), key_sets.link(), settings.measure);
+        let exporter = settings.otlp.as_ref().map(|otlp| Exporter::start(&otlp.collector)).transpose();
+        let exporter = exporter.map_err(StartError::Export)?;
+        let spans = exporter.as_ref().and_then(Exporter::spans);
+        let shared = Shared::new(own_ring(), health.clone(), key_sets.link(), settings.measure, spans);
         let budgets = shared.budgets.clone();
         let agent = AgentId::random();
         let settings = Arc::new(settings);
-        let access_log = LogWriter::start(&settings.access_log).map_err(StartError::AccessLog)?;
+        let lines = exporter.as_ref().and_then(Exporter::lines);
+        let access_log = LogWriter::start(&settings.access_log, lines).map_err(StartError::AccessLog)?;
         let (cores, receivers): (Vec<_>, Vec<_>) =
             (0..settings.cores.max(1)).map(|_| mpsc::unbounded_channel()).unzip();
         let links: CoreLinks = cores.iter().map(|commands| CoreLink::new(commands.downgrade())).collect();
@@ -102,7 +110,7 @@ impl Proxy {
             });
             threads.push(thread.map_err(|problem| StartError::Core { core, problem })?);
         }
-        let ends = Mutex::new(Ends { threads, access_log: Some(access_log) });
+        let ends = Mutex::new(Ends { threads, access_log: Some(access_log), exporter });
         Ok(Self {
             mode: settings.sockets,
             steered: Mutex::default(),
@@ -189,6 +197,11 @@ impl Proxy {
         let key_sets = self.key_sets.stats();
         let cores = self.links.iter().map(CoreLink::open).collect();
         let mut sum = Stats { budgets, backends, checked_endpoints, key_sets, cores, ..Stats::default() };
+        {
+            let ends = lock(&self.ends);
+            sum.exports = ends.exporter.iter().flat_map(Exporter::read).collect();
+            sum.access_log_lost = ends.access_log.as_ref().map_or(0, LogWriter::lost);
+        }
         for stats in self.command(Command::Stats).await {
             sum.add(stats);
         }
@@ -209,12 +222,15 @@ impl Proxy {
         *lock(&self.steered) = Arc::default();
         self.checks.stop();
         self.command(Command::Drain).await;
-        let Ends { threads, access_log } = std::mem::take(&mut *lock(&self.ends));
+        let Ends { threads, access_log, exporter } = std::mem::take(&mut *lock(&self.ends));
         for thread in threads {
             let _ = tokio::task::spawn_blocking(move || thread.join()).await;
         }
         if let Some(access_log) = access_log {
             access_log.finish().await;
+        }
+        if let Some(exporter) = exporter {
+            exporter.finish().await;
         }
     }
 

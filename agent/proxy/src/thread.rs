@@ -51,6 +51,8 @@ use crate::l4::streams::Streams;
 use crate::l4::udp::{Buffer, Context, SessionCount, UdpFrontends};
 use crate::log::access_log::AccessLog;
 use crate::spread::Spread;
+use crate::trace::span::Span;
+use crate::trace::tracer::Tracer;
 use crate::upstream::health::SharedHealth;
 use crate::upstream::hops::Hops;
 use crate::upstream::key_sets::{KeySetsLink, KnownKeys};
@@ -72,6 +74,8 @@ pub(crate) struct Shared {
     passwords: Arc<PasswordThread>,
     key_sets: KeySetsLink,
     durations: SharedDurations,
+    /// Takes spans of requests, where any are recorded.
+    spans: Option<mpsc::Sender<Vec<Span>>>,
 }
 
 /// The parts of a core.
@@ -89,6 +93,7 @@ struct Core {
     sessions: Rc<Sessions>,
     rate_limits: Rc<RateLimits>,
     durations: Rc<Durations>,
+    tracer: Option<Rc<Tracer>>,
 }
 
 /// The parts that every connection passes.
@@ -163,6 +168,7 @@ pub(crate) async fn run(
                 core.serve_handed(&mut commands).await;
                 core.drain().await;
                 core.access_log.flush();
+                core.tracer.iter().for_each(|tracer| tracer.flush());
                 let _ = done.send(());
                 return;
             }
@@ -178,12 +184,14 @@ impl Shared {
         health: SharedHealth,
         key_sets: KeySetsLink,
         measure: Measure,
+        spans: Option<mpsc::Sender<Vec<Span>>>,
     ) -> Self {
         Self {
             keys,
             health,
             key_sets,
             durations: SharedDurations::new(measure),
+            spans,
             connections: SharedCounts::default(),
             budgets: SharedBudgets::default(),
             open: SharedOpen::default(),
@@ -218,6 +226,7 @@ impl Core {
             passwords,
             key_sets,
             durations,
+            spans,
         } = shared;
         let durations = Rc::new(Durations::new(durations));
         let snapshot = Rc::<SnapshotCell>::default();
@@ -228,6 +237,8 @@ impl Core {
         let streams = Rc::new(Streams::new(settings.l4, settings.drain, buffers));
         let encoders = Rc::new(Encoders::new(buffers / 4));
         let access_log = Rc::new(access_log);
+        let traces = settings.otlp.as_ref().and_then(|otlp| otlp.traces.clone());
+        let tracer = traces.zip(spans).map(|(traces, spans)| Tracer::new(traces, settings.cores, spans));
         let connection_limits = Rc::new(ConnectionLimits::new(agent, connections));
         let listeners = Rc::new(Listeners::new(tls, budgets, open, keys.clone(), durations.clone()));
         let tasks = spread.tasks().clone();
@@ -270,6 +281,7 @@ impl Core {
             sessions: http_sessions.clone(),
             rate_limits: rate_limits.clone(),
             durations: durations.clone(),
+            tracer: tracer.clone(),
         };
         let stream_forwarder =
             StreamForwarder::new(pools.clone(), snapshot.clone(), streams.clone(), access_log.clone(), hops);
@@ -303,6 +315,7 @@ impl Core {
             encoders,
             udp.clone(),
             access_log.clone(),
+            tracer.clone(),
         )));
         Self {
             settings,
@@ -318,6 +331,7 @@ impl Core {
             sessions: http_sessions,
             rate_limits,
             durations,
+            tracer,
         }
     }
 
@@ -353,6 +367,7 @@ impl Core {
         self.connection_limits.read_into(&mut stats);
         self.listeners.read_into(&mut stats);
         stats.durations = self.durations.read(&self.snapshot.load().snapshot);
+        stats.traces = self.tracer.as_ref().map(|tracer| tracer.read()).unwrap_or_default();
         stats
     }
 
@@ -426,6 +441,7 @@ async fn tick_forever(
     encoders: Rc<Encoders>,
     udp: Rc<UdpFrontends>,
     access_log: Rc<AccessLog>,
+    tracer: Option<Rc<Tracer>>,
 ) {
     loop {
         clock::tick().await;
@@ -434,6 +450,7 @@ async fn tick_forever(
         server.clients.sweep(held, encoders);
         udp.sweep();
         access_log.flush();
+        tracer.iter().for_each(|tracer| tracer.flush());
         server.spread.tell_busy();
     }
 }

@@ -10,6 +10,7 @@ use portcullis_gateway::infra::Pods;
 use portcullis_node::Beside;
 use portcullis_node::vips::{Arp, Host};
 
+use crate::cli::telemetry::TelemetryArgs;
 use crate::cli::{AdminSocket, ExternalArgs, HostPortArgs, InputLimits};
 use crate::cluster::ClusterArgs;
 
@@ -77,6 +78,8 @@ pub(crate) struct RunArgs {
     pub admin_host: Vec<String>,
     #[command(flatten)]
     pub metrics: MetricsArgs,
+    #[command(flatten)]
+    pub telemetry: TelemetryArgs,
     /// Directory for objects' statuses as files [default: <config-dir>/.status, in a cluster
     /// <state-dir>/status]
     #[arg(long, value_name = "DIR", env = "PORTCULLIS_STATUS_DIR")]

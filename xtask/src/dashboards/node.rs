@@ -103,6 +103,21 @@ fn connections() -> Vec<Panel> {
             Measure::PerSecond,
             vec![query("rate(http_server_access_log_lost_total{@agent}[@rate])", "{{instance}}")],
         ),
+        lines(
+            "Spans and lines for the collector",
+            "By what became of them. `lost`: the collector does not take them, or not in time; the agent's log has why.",
+            Measure::PerSecond,
+            vec![query(
+                "rate(portcullis_otlp_items_total{@agent}[@rate])",
+                "{{instance}} {{signal}} {{outcome}}",
+            )],
+        ),
+        lines(
+            "Requests over the budget of spans",
+            "Requests that were to be recorded, and were not: lower the share, or raise `--trace-spans`.",
+            Measure::Requests,
+            vec![query("rate(portcullis_traces_over_budget_total{@agent}[@rate])", "{{instance}}")],
+        ),
     ]
 }
 

@@ -15,6 +15,8 @@ pub struct AccessLogSpec {
     pub format: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "minimumStatus")]
     pub minimum_status: Option<i32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub omit: Option<Vec<String>>,
 }
 
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]

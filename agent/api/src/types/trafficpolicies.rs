@@ -4,7 +4,7 @@ use kube::CustomResource;
 use serde::{Deserialize, Serialize};
 
 use super::shared::{
-    CredentialPlace, ExternalAuth, HttpRouteRetry, HttpRouteTimeouts, Named, PolicyStatus,
+    CredentialPlace, ExternalAuth, Fraction, HttpRouteRetry, HttpRouteTimeouts, Named, PolicyStatus,
     PolicyTargetReference,
 };
 
@@ -42,6 +42,8 @@ pub struct TrafficPolicySpec {
     pub target_refs: Vec<PolicyTargetReference>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeouts: Option<HttpRouteTimeouts>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tracing: Option<TrafficPolicyTracing>,
     /// The schema's reasons against the manifest, of which nothing but the targets is left. They are
     /// closed; no manifest says so.
     #[serde(skip)]
@@ -174,4 +176,12 @@ pub struct TrafficPolicyRateLimitsKey {
     pub header: Option<String>,
     #[serde(rename = "type")]
     pub r#type: String,
+}
+
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
+pub struct TrafficPolicyTracing {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fraction: Option<Fraction>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub percent: Option<i32>,
 }

@@ -12,7 +12,9 @@ use portcullis_api::types::gatewayparameters::{
 use portcullis_api::types::gateways::Gateway;
 use portcullis_api::types::shared::AccessLogSpec;
 use portcullis_api::{Kind, Objects};
-use portcullis_model::{AccessLog, AddressRange, Gateway as ServedGateway, Limits, LogFormat, ObjectName};
+use portcullis_model::{
+    AccessLog, AddressRange, Gateway as ServedGateway, Limits, LogField, LogFormat, ObjectName,
+};
 use serde_json::{Map, Value};
 
 use super::address::CLUSTER;
@@ -331,6 +333,11 @@ pub(crate) fn overlay_log(log: &mut AccessLog, given: &AccessLogSpec) -> Result<
             let message = format!("accessLog.minimumStatus {status} is out of range: use 100 to 599");
             Fault::invalid_parameters(message)
         })?;
+    }
+    if let Some(names) = &given.omit {
+        let fields = LogField::ALL.map(|field| (field.name(), field));
+        let fields = names.iter().map(|name| choice("accessLog.omit", name, &fields));
+        log.omit = fields.collect::<Result<_, _>>()?;
     }
     Ok(())
 }

@@ -50,5 +50,6 @@ pub(super) fn log(given: &AccessLogSpec) -> Result<LogPatch, String> {
         lines: if given.enabled.unwrap_or(true) { LogLines::Some } else { LogLines::None },
         format: given.format.as_ref().map(|_| read.format),
         minimum_status: given.minimum_status.map(|_| read.minimum_status),
+        omit: given.omit.as_ref().map(|_| read.omit),
     })
 }

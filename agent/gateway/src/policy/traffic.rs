@@ -5,11 +5,13 @@
 use std::sync::Arc;
 
 use portcullis_api::Kind;
-use portcullis_api::types::trafficpolicies::{TrafficPolicy, TrafficPolicyCompression, TrafficPolicySpec};
+use portcullis_api::types::trafficpolicies::{
+    TrafficPolicy, TrafficPolicyCompression, TrafficPolicySpec, TrafficPolicyTracing,
+};
 use portcullis_model::origin::is_alike;
 use portcullis_model::{
     ClientList, ClientRules, Coding, Compression, Defaults, ExternalAuth, GrpcWeb, Level, ObjectName,
-    PolicyState, Protection, RateKey, RateLimit,
+    PolicyState, Protection, RateKey, RateLimit, Share,
 };
 
 use super::credential_fields::{self, Written};
@@ -67,6 +69,7 @@ impl Terms {
         let limits = limits.and_then(|limits| with_tokens(limits, spec));
         let compression = spec.compression.as_ref().map(compression).transpose();
         let grpc_web = spec.grpc_web.as_deref().map(grpc_web).transpose();
+        let tracing = spec.tracing.as_ref().map(sampling).transpose();
         let defaults = defaults(spec);
         let external_auth = auth.map_err(|fault| fault.within("externalAuth").message);
         let faults = [
@@ -76,6 +79,7 @@ impl Terms {
             limits.clone().err(),
             compression.clone().err(),
             grpc_web.clone().err(),
+            tracing.clone().err(),
             external_auth.clone().err(),
         ];
         let credentials = credentials::requirements(&name.namespace, spec, holders);
@@ -91,6 +95,7 @@ impl Terms {
             Ok(external_auth),
             Ok(compression),
             Ok(grpc_web),
+            Ok(tracing),
             Ok(defaults),
         ) = (
             allow,
@@ -101,6 +106,7 @@ impl Terms {
             external_auth,
             compression,
             grpc_web,
+            tracing,
             defaults,
         )
         else {
@@ -116,6 +122,7 @@ impl Terms {
             external_auth: external_auth.map(Arc::new),
             compression: compression.map(Arc::new),
             grpc_web,
+            tracing,
             defaults: defaults.map(Arc::new),
             ..Protection::by(name.clone())
         };
@@ -199,6 +206,17 @@ fn compression(written: &TrafficPolicyCompression) -> Result<Compression, String
 fn grpc_web(written: &str) -> Result<GrpcWeb, String> {
     let known = GrpcWeb::ALL.into_iter().find(|grpc_web| grpc_web.name() == written);
     known.ok_or_else(|| format!("grpcWeb: {written:?}: write Translate or Pass"))
+}
+
+fn sampling(written: &TrafficPolicyTracing) -> Result<Share, String> {
+    let (numerator, denominator) = match (&written.percent, &written.fraction) {
+        (Some(percent), None) => (*percent, 100),
+        (None, Some(fraction)) => (fraction.numerator, fraction.denominator.unwrap_or(100)),
+        _ => return Err("tracing: write one of percent and fraction".to_owned()),
+    };
+    let parts = u32::try_from(numerator).ok().zip(u32::try_from(denominator).ok());
+    let share = parts.and_then(|(numerator, denominator)| Share::new(numerator, denominator));
+    share.ok_or_else(|| format!("tracing: {numerator} of {denominator} is no share: write from 0 to all"))
 }
 
 /// In the form that rules have. `None` if the policy has none.

@@ -561,6 +561,7 @@ fn traffic_policy(namespace: &str, dice: &mut Dice) -> Value {
         json!([{"requests": 1, "per": "Hour", "scope": dice.pick(&["Node", "Cluster", "Cluster", "Zone"])}])
     });
     let grpc_web = dice.maybe(|dice| json!(dice.pick(&["Translate", "Pass", "Both"])));
+    let tracing = dice.maybe(|dice| json!({"percent": dice.pick(&[0, 5, 101])}));
     let retry = dice.maybe(|dice| {
         json!({"attempts": dice.maybe(|dice| json!(dice.pick(&[0, 2, 2000]))),
             "codes": dice.maybe(|dice| json!([dice.pick(&[502, 503])]))})
@@ -570,7 +571,7 @@ fn traffic_policy(namespace: &str, dice: &mut Dice) -> Value {
             "backendRequest": dice.maybe(|dice| json!(dice.pick(&["0s", "1s"])))})
     });
     let content = json!({"spec": {"targetRefs": targets, "maxRequestBody": most, "deny": deny, "rateLimits": limits,
-        "retry": retry, "timeouts": timeouts, "basic": basic, "jwt": jwt, "compression": compression, "grpcWeb": grpc_web, "externalAuth": auth}});
+        "retry": retry, "timeouts": timeouts, "basic": basic, "jwt": jwt, "compression": compression, "grpcWeb": grpc_web, "tracing": tracing, "externalAuth": auth}});
     manifest("portcullis.dev/v1alpha1", "TrafficPolicy", namespace, name, dice, content)
 }
 

@@ -86,6 +86,12 @@ pub(super) struct BackendLimitLabels {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct SignalLabels {
+    pub(super) signal: &'static str,
+    pub(super) outcome: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(super) struct OutcomeLabels {
     pub(super) outcome: &'static str,
 }

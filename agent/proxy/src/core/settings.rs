@@ -1,12 +1,14 @@
 //! Settings for the operator, with defaults that are safe at the edge.
 
 use std::fs::File;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::process::{Resource, getrlimit};
 
 use crate::core::memory;
+use crate::core::otlp::Otlp;
 
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -17,6 +19,8 @@ pub struct Settings {
     pub upstream: Upstream,
     /// Destination of access logs.
     pub access_log: LogOutput,
+    /// `None`: nothing goes to a collector, and no request has a trace.
+    pub otlp: Option<Otlp>,
     /// The time that open connections have to finish after a drain began.
     pub drain: Duration,
     /// Trusted proxies that every request passes before this one: as many addresses of
@@ -104,6 +108,19 @@ pub enum Placement {
 pub enum LogOutput {
     Stdout,
     File(Arc<File>),
+    Rotated(LogFile),
+    /// That of [`Settings::otlp`]. Lines are JSON then, whatever form they are wanted in.
+    Collector,
+}
+
+/// A file that is rotated when it is full.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogFile {
+    pub path: PathBuf,
+    /// Of the file, and of each old one.
+    pub bytes: u64,
+    /// Old ones that are kept.
+    pub old: u32,
 }
 
 /// Budgets of the connections to backends. Budgets of clients are each Gateway's own
@@ -136,6 +153,7 @@ impl Default for Settings {
             placement: Placement::Spread,
             upstream: Upstream::default(),
             access_log: LogOutput::Stdout,
+            otlp: None,
             drain: Duration::from_secs(30),
             trusted_hops: 0,
             via: None,

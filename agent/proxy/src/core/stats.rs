@@ -123,6 +123,26 @@ pub struct Stats {
     /// Key sets that are fetched.
     pub key_sets: BTreeMap<RemoteKeySet, KeySetStats>,
     pub durations: DurationStats,
+    pub traces: TraceStats,
+    /// By the kind of what goes to a collector, if there is one.
+    pub exports: BTreeMap<&'static str, ExportStats>,
+}
+
+/// Spans, or lines of the access log, on their way to a collector.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ExportStats {
+    pub sent: u64,
+    /// The collector did not take them.
+    pub lost: u64,
+}
+
+/// Spans of requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TraceStats {
+    /// Requests that were to be recorded, and were not: there were too many.
+    pub over_budget: u64,
+    /// Spans that were not taken for export in time.
+    pub lost: u64,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -279,6 +299,16 @@ impl Stats {
             *self.chosen.entry(place).or_default() += count;
         }
         self.durations.add(other.durations);
+        self.traces.add(other.traces);
+    }
+}
+
+// === impl TraceStats ===
+
+impl TraceStats {
+    fn add(&mut self, other: Self) {
+        self.over_budget += other.over_budget;
+        self.lost += other.lost;
     }
 }
 
@@ -458,6 +488,8 @@ impl CoreCounters {
             checked_endpoints: 0,
             key_sets: BTreeMap::new(),
             durations: DurationStats::default(),
+            traces: TraceStats::default(),
+            exports: BTreeMap::new(),
             accepted: self.accepted.get(),
             accept_errors: self.accept_errors.get(),
             cores: Vec::new(),

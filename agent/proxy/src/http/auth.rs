@@ -29,6 +29,9 @@ use crate::http::decide::{AskedBy, Decision, Guarded, Next, OwnAnswer, Step};
 use crate::http::plan::{Passage, PolicyChecks};
 use crate::http::templates::Connected;
 use crate::http::{headers, loops, request_id, sender};
+use crate::trace::attempt::Asked;
+use crate::trace::context::TRACEPARENT;
+use crate::trace::request::RequestTrace;
 use crate::upstream::attempt::{self, AttemptError, UpstreamResponse};
 use crate::upstream::discard::discard_rest;
 use crate::upstream::endpoint::ResponseBody;
@@ -78,6 +81,7 @@ struct Question<'r> {
     request_id: &'r HeaderValue,
     signature: &'r HeaderValue,
     body: Option<Bytes>,
+    trace: Option<&'r RequestTrace>,
 }
 
 /// The say of an auth service.
@@ -242,6 +246,7 @@ impl Authorizer {
                 request_id,
                 signature: &signature,
                 body,
+                trace: passage.trace,
             };
             let verdict = self.ask(auth, &question, deadline).await;
             drop(question_room);
@@ -343,7 +348,8 @@ impl Authorizer {
                 true => Upload::Empty,
                 false => Upload::Whole(Box::new(WholeBody::new(body.clone(), None, None))),
             };
-            let outgoing = Outgoing::of(request.clone().map(|()| upload), &question.client.windows);
+            let mut outgoing = Outgoing::of(request.clone().map(|()| upload), &question.client.windows);
+            outgoing.trace = question.trace.and_then(|trace| trace.attempts(Asked::AuthService));
             attempt::send(
                 question.pools,
                 &auth.backend,
@@ -398,8 +404,13 @@ fn edit_query(uri: &mut Uri, edits: &[QueryEdit]) -> Result<(), Refusal> {
 
 impl Question<'_> {
     /// Shows that the request has come by here: a service that leads back must not be asked for
-    /// ever.
+    /// ever. So does its trace, which the service may go on with.
     fn sign(&self, fields: &mut HeaderMap) {
         loops::sign(fields, self.signature.clone());
+        if self.trace.is_some()
+            && let Some(parent) = self.fields.get(TRACEPARENT)
+        {
+            fields.insert(TRACEPARENT, parent.clone());
+        }
     }
 }

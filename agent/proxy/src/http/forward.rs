@@ -20,6 +20,7 @@ use crate::http::plan::{ForwardPlan, Passage};
 use crate::http::sender;
 use crate::http::upgrade;
 use crate::http::websocket;
+use crate::trace::attempt::Asked;
 use crate::upstream::attempt::{self, AttemptError, UpstreamResponse};
 use crate::upstream::balance::Preference;
 use crate::upstream::mirror::Mirrors;
@@ -93,6 +94,7 @@ impl Forwarder {
             let is_call = passage.call.is_some() && outgoing.parts.version == Version::HTTP_2;
             outgoing.may_stall = is_call || plan.timeouts().request == TimeLimit::Lifted;
         }
+        outgoing.trace = passage.trace.and_then(|trace| trace.attempts(Asked::Backend));
         let session = plan.session.as_ref().and_then(|session| session.endpoint());
         let preference = Preference { client: address, session };
         // A tunnel is no matter of requests.

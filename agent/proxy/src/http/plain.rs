@@ -24,6 +24,7 @@ const HEAD: usize = 1 << 10;
 /// True of a request whose body is here.
 pub(super) fn is_plain(plan: &ForwardPlan<'_>, routed: &Routed<'_>, service: &Service) -> bool {
     !routed.is_grpc()
+        && !routed.is_recorded()
         && routed.compression().is_none()
         && plan.is_plain()
         && service.forwarder.pools.serving(service.router.passage(routed).listener).is_plain(plan.name)

@@ -23,6 +23,7 @@ use crate::http::loops;
 use crate::http::session::SessionPlan;
 use crate::http::templates::{self, FilledTemplates};
 use crate::log::record::Destination;
+use crate::trace::request::RequestTrace;
 use crate::upstream::request::AnswerTime;
 
 /// Fields that every request gets on its way: those of [`headers::forwarded`], and `CDN-Loop`.
@@ -83,6 +84,8 @@ pub(crate) struct Passage<'r> {
     pub request_id: Option<&'r HeaderValue>,
     /// For the log.
     pub listener: Option<&'r ListenerId>,
+    /// `None` where requests have no traces.
+    pub trace: Option<&'r RequestTrace>,
     /// The gRPC call that the request is, or is to become.
     pub call: Option<Call>,
 }
@@ -108,7 +111,7 @@ impl Passage<'_> {
         };
         headers::request_hop_by_hop(fields, known);
         // At once: a map of few fields would grow twice.
-        fields.reserve(ADDED_FIELDS + usize::from(self.via.is_some()));
+        fields.reserve(ADDED_FIELDS + usize::from(self.via.is_some()) + usize::from(self.trace.is_some()));
         if let Some(protocol) = upgrade {
             headers::announce_upgrade(fields, protocol);
         }
@@ -121,6 +124,9 @@ impl Passage<'_> {
         }
         if let Some(via) = self.via {
             fields.append(header::VIA, via.clone());
+        }
+        if let Some(trace) = self.trace {
+            trace.edit(fields);
         }
         signature
     }

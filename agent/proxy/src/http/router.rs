@@ -19,14 +19,16 @@ use crate::client::listener::{ListenerState, Listeners};
 use crate::core::durations::{
     ABORTED, Answered, Durations, Extent, Measured, UNANSWERED, Upstream, status_class,
 };
-use crate::core::head::Head;
+use crate::core::head::{Fields, Head};
 use crate::core::log_limit::LogLimit;
 use crate::core::moment::Moment;
+use crate::core::otlp::Parents;
 use crate::core::reason::{GrpcCode, Reason};
 use crate::core::snapshot::Current;
 use crate::core::stats::{CoreCounters, NotAdmitted};
 use crate::http::answer::{self, Answer};
 use crate::http::decide::{self, Arrival, Decision, Given, OwnAnswer};
+use crate::http::edge::bare_host;
 use crate::http::grpc::Call;
 use crate::http::headers::Via;
 use crate::http::plan::Passage;
@@ -37,6 +39,9 @@ use crate::http::session::Sessions;
 use crate::http::templates::Connected;
 use crate::log::access_log::AccessLog;
 use crate::log::record::{Destination, LoggedRequest, Outcome, Record};
+use crate::trace::context::TraceContext;
+use crate::trace::request::RequestTrace;
+use crate::trace::tracer::Tracer;
 
 /// Routes the requests of a core.
 pub(crate) struct Router {
@@ -51,6 +56,8 @@ pub(crate) struct Router {
     pub sessions: Rc<Sessions>,
     pub rate_limits: Rc<RateLimits>,
     pub durations: Rc<Durations>,
+    /// `None`: no request has a trace.
+    pub tracer: Option<Rc<Tracer>>,
 }
 
 /// A request with the decision about it, and what of its head is needed once it has been sent on.
@@ -69,6 +76,7 @@ pub(crate) struct Routed<'s> {
     grpc: Option<(HeaderValue, Call)>,
     /// With its Gateway, if that has an access log.
     logged: Option<(Box<LoggedRequest>, &'s ObjectName)>,
+    trace: Option<Box<RequestTrace>>,
 }
 
 // === impl Routed ===
@@ -76,6 +84,11 @@ pub(crate) struct Routed<'s> {
 impl Routed<'_> {
     pub(crate) fn is_grpc(&self) -> bool {
         self.grpc.is_some()
+    }
+
+    /// True if its spans are: each attempt at an answer has one, with a context of its own.
+    pub(crate) fn is_recorded(&self) -> bool {
+        self.trace.as_ref().is_some_and(|trace| trace.is_recorded())
     }
 
     pub(crate) fn is_head(&self) -> bool {
@@ -187,6 +200,10 @@ impl Router {
             })
         };
         let (decision, _) = decide::decide(arrival, port, head, admit);
+        let trace = self
+            .tracer
+            .as_ref()
+            .map(|tracer| self.trace(tracer, client, head, &decision, listener.as_deref()));
         let logged = port.and_then(|port| {
             let parameters = port.gateway.access_log;
             let log = match &listener {
@@ -200,7 +217,13 @@ impl Router {
             let given = || chain(Believer::Listener).and_then(|_| request_id::given(head.fields()));
             let id = id.or_else(given).unwrap_or_else(request_id::make);
             // Whom others believe is no matter of the Gateway's log.
-            let logged = LoggedRequest::new(log, head, id, chain(Believer::Gateway));
+            let mut logged = LoggedRequest::new(log, head, id, chain(Believer::Gateway));
+            if let Some(trace) = &trace {
+                logged.trace = Some((trace.context().trace, trace.span_id()));
+                trace.note(|span| {
+                    span.text("portcullis.request_id", logged.id.to_str().unwrap_or_default().to_owned())
+                });
+            }
             Some((Box::new(logged), &port.gateway.name))
         });
         let method = head.method().clone();
@@ -221,7 +244,52 @@ impl Router {
             method,
             grpc,
             logged,
+            trace,
         }
+    }
+
+    /// The request's trace, and what its span says of its head. What comes from no trusted proxy is
+    /// followed only where the operator wants that: any client can say that it is to be recorded.
+    fn trace(
+        &self,
+        tracer: &Rc<Tracer>,
+        client: &Client,
+        head: &impl Head,
+        decision: &Decision<'_>,
+        listener: Option<&ListenerState>,
+    ) -> Box<RequestTrace> {
+        let fields = head.fields();
+        let peer = (client.peer.ip(), &client.address);
+        let is_followed = match tracer.parents() {
+            Parents::Any => true,
+            Parents::None => false,
+            Parents::Trusted => sender::chain(fields, self.believed(listener).of_listener, peer).is_some(),
+        };
+        let parent = if is_followed { TraceContext::given(fields) } else { None };
+        let of_rule = decision.taken_by().and_then(|rule| rule.policy.as_ref()?.tracing);
+        let of_listener = || listener?.listener.policy.as_ref()?.tracing;
+        let trace = tracer.trace(fields, parent, of_rule.or_else(of_listener));
+        trace.note(|span| {
+            span.method(head.method());
+            span.text("url.path", head.path().to_owned());
+            span.text("url.scheme", client.scheme());
+            let host = head.authority().or_else(|| std::str::from_utf8(fields.get(&header::HOST)?).ok());
+            if let Some(host) = host.and_then(|host| bare_host(host).ok()) {
+                span.text("server.address", host.into_owned());
+            }
+            span.number("server.port", client.local.port());
+            let version = match head.version() {
+                Version::HTTP_2 => "2",
+                Version::HTTP_10 => "1.0",
+                _ => "1.1",
+            };
+            span.text("network.protocol.version", version);
+            span.text("portcullis.gateway", client.gateway().to_string());
+            if let Some(listener) = listener {
+                span.text("portcullis.listener", listener.listener.id.to_string());
+            }
+        });
+        trace
     }
 
     fn believed<'r>(&'r self, listener: Option<&'r ListenerState>) -> Believed<'r> {
@@ -239,6 +307,7 @@ impl Router {
                 None => request.logged.as_ref().map(|(logged, _)| &logged.id),
             },
             listener: request.listener_id(),
+            trace: request.trace.as_deref(),
             call: request.call(),
         }
     }
@@ -382,6 +451,20 @@ impl Router {
         };
         if let Some(measured) = request.measured(class, of_backend, extent) {
             exchange.measure(measured);
+        }
+        if let Some(mut span) = request.trace.as_ref().and_then(|trace| trace.take_span()) {
+            let Destination { rule, backend, .. } = request.decision.destination();
+            if let Some(rule) = rule {
+                let rule = rule.to_string();
+                span.name(&rule);
+                span.text("http.route", rule);
+            }
+            if let Some(backend) = backend {
+                span.text("portcullis.backend", backend.to_string());
+            }
+            span.answered(status, reason.map(Reason::name));
+            span.unless_finished("incomplete");
+            exchange.record(span);
         }
         let client = exchange.client();
         let (logged, gateway) = request.logged.as_ref()?;

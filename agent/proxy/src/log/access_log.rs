@@ -7,15 +7,18 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::time::Duration;
 
-use tokio::sync::oneshot;
+use portcullis_model::LogFormat;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
 use crate::core::counter::Counter;
 use crate::core::log_limit::LogLimit;
 use crate::core::settings::LogOutput;
+use crate::log::rotated::Rotated;
 
 /// Bytes that a core gathers at most before it hands them over.
 const BATCH: usize = 32 << 10;
@@ -28,6 +31,8 @@ const FINISH_TIMEOUT: Duration = Duration::from_secs(1);
 pub(crate) struct AccessLog {
     lines: RefCell<Vec<u8>>,
     writer: SyncSender<Vec<u8>>,
+    /// All lines have this one, whatever form Gateways want.
+    format: Option<LogFormat>,
     /// Lines.
     pub lost: Counter,
 }
@@ -37,6 +42,16 @@ pub(crate) struct AccessLog {
 pub(crate) struct LogWriter {
     lines: SyncSender<Vec<u8>>,
     ended: oneshot::Receiver<()>,
+    format: Option<LogFormat>,
+    /// Lines that the thread had, and could not write.
+    lost: Arc<AtomicU64>,
+}
+
+/// The place that lines are written to.
+enum Output {
+    File(Arc<File>),
+    Rotated(Rotated),
+    Collector(mpsc::Sender<Vec<u8>>),
 }
 
 // === impl AccessLog ===
@@ -49,6 +64,11 @@ impl AccessLog {
         if lines.len() >= BATCH {
             self.hand_over(&mut lines);
         }
+    }
+
+    /// The form of a line that a Gateway wants in this one.
+    pub(crate) fn format(&self, wanted: LogFormat) -> LogFormat {
+        self.format.unwrap_or(wanted)
     }
 
     pub(crate) fn flush(&self) {
@@ -71,31 +91,50 @@ impl AccessLog {
 // === impl LogWriter ===
 
 impl LogWriter {
+    /// `collector` takes batches of lines, if there is one.
+    ///
     /// # Errors
-    /// When there is no standard output, or no thread.
-    pub(crate) fn start(output: &LogOutput) -> io::Result<Self> {
-        let output = match output {
-            LogOutput::Stdout => Arc::new(File::from(io::stdout().as_fd().try_clone_to_owned()?)),
-            LogOutput::File(file) => file.clone(),
+    /// When there is no such output, or no thread.
+    pub(crate) fn start(output: &LogOutput, collector: Option<mpsc::Sender<Vec<u8>>>) -> io::Result<Self> {
+        let format = matches!(output, LogOutput::Collector).then_some(LogFormat::Json);
+        let mut output = match output {
+            LogOutput::Stdout => {
+                Output::File(Arc::new(File::from(io::stdout().as_fd().try_clone_to_owned()?)))
+            }
+            LogOutput::File(file) => Output::File(file.clone()),
+            LogOutput::Rotated(settings) => Output::Rotated(Rotated::open(settings)?),
+            LogOutput::Collector => {
+                Output::Collector(collector.ok_or_else(|| io::Error::other("there is no collector"))?)
+            }
         };
+        let lost = Arc::<AtomicU64>::default();
+        let lost_here = lost.clone();
         let (lines, to_write) = sync_channel::<Vec<u8>>(BATCHES);
         let (end, ended) = oneshot::channel();
         std::thread::Builder::new().name("access-log".to_owned()).spawn(move || {
             let logged = LogLimit::default();
             for batch in to_write {
-                if let Err(error) = (&*output).write_all(&batch)
-                    && logged.is_due()
-                {
-                    tracing::error!(%error, "cannot write the access log: its lines are lost");
+                let lines = memchr::memchr_iter(b'\n', &batch).count() as u64;
+                if let Err(error) = output.write(batch) {
+                    lost_here.fetch_add(lines, Relaxed);
+                    if logged.is_due() {
+                        tracing::error!(%error, "cannot write the access log: its lines are lost");
+                    }
                 }
             }
             let _ = end.send(());
         })?;
-        Ok(Self { lines, ended })
+        Ok(Self { lines, ended, format, lost })
     }
 
     pub(crate) fn for_core(&self) -> AccessLog {
-        AccessLog { lines: RefCell::default(), writer: self.lines.clone(), lost: Counter::default() }
+        let (writer, format) = (self.lines.clone(), self.format);
+        AccessLog { lines: RefCell::default(), writer, format, lost: Counter::default() }
+    }
+
+    /// Lines that were handed over, and could not be written.
+    pub(crate) fn lost(&self) -> u64 {
+        self.lost.load(Relaxed)
     }
 
     /// Waits until everything is written that cores have handed over; they must be gone.
@@ -103,6 +142,19 @@ impl LogWriter {
         drop(self.lines);
         if timeout(FINISH_TIMEOUT, self.ended).await.is_err() {
             tracing::warn!("the end of the access log is lost: its reader does not keep up");
+        }
+    }
+}
+
+// === impl Output ===
+
+impl Output {
+    fn write(&mut self, batch: Vec<u8>) -> io::Result<()> {
+        match self {
+            Self::File(file) => (&**file).write_all(&batch),
+            Self::Rotated(file) => file.write(&batch),
+            // A collector that is slow holds this thread up, and then cores lose lines.
+            Self::Collector(lines) => lines.blocking_send(batch).map_err(io::Error::other),
         }
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 use jiff::Timestamp;
-use portcullis_model::{AccessLog as LogSettings, BackendName, ListenerId, LogFormat, ObjectName};
+use portcullis_model::{AccessLog as LogSettings, BackendName, ListenerId, LogField, LogFormat, ObjectName};
 use serde::Serialize;
 
 use crate::core::ending::Ending;
@@ -42,7 +42,8 @@ struct Line<'a> {
     time: Timestamp,
     gateway: &'a ObjectName,
     listener: &'a ListenerId,
-    client: SocketAddr,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    client: Option<SocketAddr>,
     protocol: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     server_name: Option<&'a str>,
@@ -69,8 +70,8 @@ impl Flow<'_> {
         if like < settings.minimum_status {
             return;
         }
-        let line = self.line(totals);
-        let mut text = match settings.format {
+        let line = self.line(settings, totals);
+        let mut text = match log.format(settings.format) {
             LogFormat::Json => serde_json::to_string(&line).unwrap_or_else(|_| "{}".to_owned()),
             LogFormat::Text => line.text(),
         };
@@ -78,12 +79,13 @@ impl Flow<'_> {
         log.append(text.as_bytes());
     }
 
-    fn line(&self, totals: &Totals) -> Line<'_> {
+    fn line(&self, settings: LogSettings, totals: &Totals) -> Line<'_> {
+        let client = Some(SocketAddr::new(self.client.ip().to_canonical(), self.client.port()));
         Line {
             time: self.at,
             gateway: self.gateway,
             listener: self.listener,
-            client: SocketAddr::new(self.client.ip().to_canonical(), self.client.port()),
+            client: client.filter(|_| !settings.omit.has(LogField::Client)),
             protocol: self.protocol,
             server_name: self.server_name,
             rule: self.destination.rule.map(ToString::to_string),
@@ -103,7 +105,8 @@ impl Line<'_> {
     /// As much of the Combined Log Format as there is, then `name="value"`.
     fn text(&self) -> String {
         let time = self.time.strftime("%d/%b/%Y:%H:%M:%S +0000");
-        let (client, protocol, sent) = (self.client.ip(), self.protocol, self.sent);
+        let client = self.client.map_or_else(|| "-".to_owned(), |client| client.ip().to_string());
+        let (protocol, sent) = (self.protocol, self.sent);
         let name = Escaped(self.server_name.unwrap_or("-"));
         let mut text = format!("{client} - - [{time}] \"{protocol} {name}\" - {sent} \"-\" \"-\"");
         let named = [

@@ -10,12 +10,15 @@ use std::time::Instant;
 use http::uri::PathAndQuery;
 use http::{HeaderValue, Method, StatusCode, Version, header};
 use jiff::Timestamp;
-use portcullis_model::{AccessLog as LogSettings, BackendName, ListenerId, LogFormat, ObjectName, RuleId};
+use portcullis_model::{
+    AccessLog as LogSettings, BackendName, ListenerId, LogField, LogFormat, ObjectName, RuleId,
+};
 use serde::{Serialize, Serializer};
 
 use crate::core::head::{Fields, Head};
 use crate::core::reason::Reason;
 use crate::log::access_log::AccessLog;
+use crate::trace::context::{SpanId, TraceId};
 
 /// The part of a line about the request, taken before the request is changed and sent on.
 pub(crate) struct LoggedRequest {
@@ -31,6 +34,8 @@ pub(crate) struct LoggedRequest {
     pub(crate) id: HeaderValue,
     /// The addresses that it came from, according to trusted proxies.
     forwarded_for: Option<HeaderValue>,
+    /// The trace that it is part of, and its span if that is recorded.
+    pub(crate) trace: Option<(TraceId, Option<SpanId>)>,
 }
 
 /// The outcome of the request.
@@ -75,7 +80,12 @@ struct Line<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     listener: Option<&'a ListenerId>,
     request_id: Cow<'a, str>,
-    client: SocketAddr,
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "shown_if_any")]
+    trace_id: Option<TraceId>,
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "shown_if_any")]
+    span_id: Option<SpanId>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    client: Option<SocketAddr>,
     #[serde(skip_serializing_if = "Option::is_none")]
     forwarded_for: Option<Cow<'a, str>>,
     scheme: &'static str,
@@ -102,7 +112,13 @@ struct Line<'a> {
 }
 
 /// Path and query, as they came.
-struct Target<'a>(Option<&'a PathAndQuery>);
+struct Target<'a>(Option<&'a PathAndQuery>, Query);
+
+#[derive(Clone, Copy)]
+enum Query {
+    Shown,
+    Omitted,
+}
 
 /// Text that may hold anything, between quotes of the text form.
 pub(super) struct Escaped<'a>(pub &'a str);
@@ -117,6 +133,7 @@ impl LoggedRequest {
         forwarded_for: Option<HeaderValue>,
     ) -> Self {
         let fields = head.fields();
+        let omits = |field| log.omit.has(field);
         let named = head.authority().and_then(|it| HeaderValue::from_str(it).ok());
         Self {
             log,
@@ -126,10 +143,11 @@ impl LoggedRequest {
             target: head.target(),
             version: head.version(),
             host: named.or_else(|| fields.copy(&header::HOST)),
-            referer: fields.copy(&header::REFERER),
-            user_agent: fields.copy(&header::USER_AGENT),
+            referer: if omits(LogField::Referer) { None } else { fields.copy(&header::REFERER) },
+            user_agent: if omits(LogField::UserAgent) { None } else { fields.copy(&header::USER_AGENT) },
             id,
-            forwarded_for,
+            forwarded_for: forwarded_for.filter(|_| !omits(LogField::ForwardedFor)),
+            trace: None,
         }
     }
 
@@ -139,27 +157,32 @@ impl LoggedRequest {
             return None;
         }
         let line = self.line(outcome);
-        let (line, rest) = match self.log.format {
+        let format = log.format(self.log.format);
+        let (line, rest) = match format {
             LogFormat::Json => (line.json(), String::new()),
             LogFormat::Text => line.text(),
         };
-        let (log, format, begun) = (log.clone(), self.log.format, self.begun);
+        let (log, begun) = (log.clone(), self.begun);
         Some(Box::new(Record { log, format, line, rest, begun, sent: 0, complete: false }))
     }
 
     fn line<'a>(&'a self, outcome: &Outcome<'a>) -> Line<'a> {
+        let client = Some(SocketAddr::new(outcome.client.ip().to_canonical(), outcome.client.port()));
+        let query = if self.log.omit.has(LogField::Query) { Query::Omitted } else { Query::Shown };
         Line {
             time: self.at,
             gateway: outcome.gateway,
             listener: outcome.listener,
             request_id: String::from_utf8_lossy(self.id.as_bytes()),
-            client: SocketAddr::new(outcome.client.ip().to_canonical(), outcome.client.port()),
+            trace_id: self.trace.map(|(trace, _)| trace),
+            span_id: self.trace.and_then(|(_, span)| span),
+            client: client.filter(|_| !self.log.omit.has(LogField::Client)),
             forwarded_for: text(self.forwarded_for.as_ref()),
             scheme: outcome.scheme,
             protocol: self.version,
             method: self.method.as_str(),
             host: text(self.host.as_ref()),
-            target: Target(self.target.as_ref()),
+            target: Target(self.target.as_ref(), query),
             referer: text(self.referer.as_ref()),
             user_agent: text(self.user_agent.as_ref()),
             status: outcome.status.as_u16(),
@@ -214,7 +237,8 @@ impl Line<'_> {
         let time = self.time.strftime("%d/%b/%Y:%H:%M:%S +0000");
         let (method, target, version) = (self.method, self.target.to_string(), self.protocol);
         let request = format!("{method} {} {version:?}", Escaped(&target));
-        let head = format!("{} - - [{time}] \"{request}\" {}", self.client.ip(), self.status);
+        let client = self.client.map_or_else(|| "-".to_owned(), |client| client.ip().to_string());
+        let head = format!("{client} - - [{time}] \"{request}\" {}", self.status);
         let quoted = |it: &Option<Cow<'_, str>>| format!("\"{}\"", Escaped(it.as_deref().unwrap_or("-")));
         let mut rest = format!(" {} {}", quoted(&self.referer), quoted(&self.user_agent));
         for (name, value) in self.more() {
@@ -236,6 +260,8 @@ impl Line<'_> {
             ("backend", self.backend.map(BackendName::to_string)),
             ("endpoint", self.endpoint.map(|it| it.to_string())),
             ("request_id", Some(self.request_id.clone().into_owned())),
+            ("trace_id", self.trace_id.map(|it| it.to_string())),
+            ("span_id", self.span_id.map(|it| it.to_string())),
         ];
         fields.into_iter().filter_map(|(name, value)| Some((name, value?)))
     }
@@ -243,7 +269,11 @@ impl Line<'_> {
 
 impl fmt::Display for Target<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.0.map_or("", PathAndQuery::as_str))
+        let Self(target, query) = self;
+        f.write_str(target.map_or("", |target| match query {
+            Query::Shown => target.as_str(),
+            Query::Omitted => target.path(),
+        }))
     }
 }
 
@@ -263,6 +293,13 @@ impl fmt::Display for Escaped<'_> {
 
 fn shown<S: Serializer>(value: &impl fmt::Display, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(value)
+}
+
+fn shown_if_any<S: Serializer>(value: &Option<impl fmt::Display>, serializer: S) -> Result<S::Ok, S::Error> {
+    match value {
+        Some(value) => serializer.collect_str(value),
+        None => serializer.serialize_none(),
+    }
 }
 
 pub(super) fn to_the_millisecond<S: Serializer>(time: &Timestamp, serializer: S) -> Result<S::Ok, S::Error> {

@@ -11,6 +11,8 @@ use portcullis_model::BackendName;
 use tokio::time::Instant;
 
 use crate::core::reason::Reason;
+use crate::trace::attempt::Attempts;
+use crate::trace::span::ActiveSpan;
 use crate::upstream::balance::{Asked, Preference};
 use crate::upstream::endpoint::{
     Connection, Downstream, Endpoint, Freshness, GRPC_STATUS, ResponseBody, SendFailure, UpstreamError,
@@ -80,7 +82,7 @@ pub(crate) async fn send(
     downstream: &Downstream,
     mut outgoing: Box<Outgoing>,
 ) -> Result<UpstreamResponse, AttemptError> {
-    let fault = outgoing.upload.fault();
+    let (fault, trace) = (outgoing.upload.fault(), outgoing.trace.take());
     let (mut avoid, mut freshness, mut failure) = (None, Freshness::Any, AttemptError::NoEndpoint);
     let mut place = None;
     for attempt in 0..ATTEMPTS {
@@ -95,10 +97,12 @@ pub(crate) async fn send(
         {
             budget.count();
         }
+        let mut span =
+            trace.as_deref().map(|attempts| begin_span(attempts, &mut outgoing, name, &endpoint, attempt));
         let mut undecided = None;
         if let Some(health) = &endpoint.health {
             if place.is_none() {
-                place = Some(enter(health).await?);
+                place = Some(enter(health).await.inspect_err(|error| end_span(&mut span, Err(error)))?);
             }
             undecided = Some(Undecided::begin(health, &outgoing));
         }
@@ -108,6 +112,7 @@ pub(crate) async fn send(
             Err(error) => {
                 avoid = Some(endpoint.address);
                 failure = AttemptError::Connect(endpoint.address, error);
+                end_span(&mut span, Err(&failure));
                 continue;
             }
         };
@@ -115,6 +120,7 @@ pub(crate) async fn send(
         let sent = connection.send(outgoing).await;
         match sent {
             Ok(mut answered) => {
+                end_span(&mut span, Ok(answered.status()));
                 judge(&endpoint, Ok(&mut answered));
                 std::mem::forget(undecided);
                 answered.body_mut().hold(place);
@@ -122,6 +128,7 @@ pub(crate) async fn send(
             }
             Err(SendFailure { error, again, .. }) => {
                 failure = AttemptError::of(endpoint.address, error, fault.as_ref());
+                end_span(&mut span, Err(&failure));
                 let Some(again) = again else {
                     judge(&endpoint, Err(&failure));
                     std::mem::forget(undecided);
@@ -132,6 +139,28 @@ pub(crate) async fn send(
         }
     }
     Err(failure)
+}
+
+/// Has an attempt's span begin, and the request carry its context.
+pub(super) fn begin_span(
+    attempts: &Attempts,
+    outgoing: &mut Outgoing,
+    name: &BackendName,
+    endpoint: &Endpoint,
+    tried: usize,
+) -> Box<ActiveSpan> {
+    let asked = (name, endpoint.address, endpoint.scheme());
+    attempts.begin(&mut outgoing.parts, asked, tried)
+}
+
+/// Ends it, if there is one.
+pub(super) fn end_span(span: &mut Option<Box<ActiveSpan>>, outcome: Result<StatusCode, &AttemptError>) {
+    let Some(mut span) = span.take() else { return };
+    match outcome {
+        Ok(status) => span.answered(status, None),
+        Err(error) => span.failed(error.reason().name()),
+    }
+    span.finish();
 }
 
 /// A place within the limits of the backend. Boxed: few backends have such, and every request would

@@ -20,6 +20,7 @@ use std::time::Duration;
 use foldhash::quality::FixedState;
 use http::header;
 use http::request::Parts;
+use http::uri::Scheme;
 use portcullis_model::{BackendProtocol, L4Protocol, ProxyHeader};
 use tokio::time::timeout;
 
@@ -145,6 +146,14 @@ impl Endpoint {
     ) -> Rc<Self> {
         let clients = Clients::new(proxy_header);
         Self::with_clients(address, protocol, security, clients, settings, health, budget)
+    }
+
+    /// Of the URLs that it is asked for.
+    pub(crate) fn scheme(&self) -> Scheme {
+        match self.security {
+            Security::Plain | Security::Refused => Scheme::HTTP,
+            Security::Tls(_) => Scheme::HTTPS,
+        }
     }
 
     fn with_clients(

@@ -26,6 +26,7 @@ use tokio::time::Instant;
 use crate::core::untaken::Untaken;
 use crate::core::upload_progress::UploadProgress;
 use crate::core::window::Windows;
+use crate::trace::attempt::Attempts;
 use crate::upstream::request::base64::NotBase64;
 use crate::upstream::request::whole::WholeBody;
 
@@ -52,6 +53,8 @@ pub(crate) struct Outgoing {
     pub answer_time: Option<AnswerTime>,
     /// The backend may take nothing of the body for any time.
     pub may_stall: bool,
+    /// Of a request that is recorded, until it is sent. Copies for mirrors have none.
+    pub trace: Option<Box<Attempts>>,
 }
 
 /// The time in which a backend has to answer.
@@ -124,6 +127,7 @@ impl Outgoing {
             upload_until: None,
             answer_time: None,
             may_stall: false,
+            trace: None,
         })
     }
 }
@@ -166,8 +170,8 @@ impl Resend {
             parts.headers.append(name.clone(), value.clone());
         }
         let Self { read_ahead, upload_until, answer_time, may_stall, .. } = *self;
-        let windows = self.windows.clone();
-        Box::new(Outgoing { parts, upload, read_ahead, windows, upload_until, answer_time, may_stall })
+        let (windows, trace) = (self.windows.clone(), None);
+        Box::new(Outgoing { parts, upload, read_ahead, windows, upload_until, answer_time, may_stall, trace })
     }
 }
 

@@ -57,6 +57,7 @@ pub(crate) async fn send(
     retry: Cow<'_, Retry>,
     limit: Option<Duration>,
 ) -> Result<Answered, AttemptError> {
+    let trace = outgoing.trace.take();
     let request = Repeatable::of(&mut outgoing, pools, name);
     // The end of the whole, by the rule or by the call.
     let by_rule = outgoing.answer_time.map(|time| time.until);
@@ -83,6 +84,8 @@ pub(crate) async fn send(
                 }
             });
         }
+        let begin = |attempts| attempt::begin_span(attempts, &mut outgoing, name, &endpoint, tried as usize);
+        let mut span = trace.as_deref().map(begin);
         let time = deadline.zip(limit).map(|(until, limit)| AnswerTime { until, limit });
         // A body is the client's to send, and takes its time, and so may the wait for a place.
         let may_be_late =
@@ -94,6 +97,8 @@ pub(crate) async fn send(
             None => sending.await,
             Some(deadline) => timeout_at(deadline, sending).await.unwrap_or_else(|_| Err(Missed::timeout())),
         };
+        let outcome = attempted.as_ref().map(|response| response.status()).map_err(|missed| &missed.error);
+        attempt::end_span(&mut span, outcome);
         // What became of this one is known.
         std::mem::forget(undecided);
         match (&mut attempted, &endpoint.health) {

@@ -157,7 +157,7 @@ fn verifier(
 
 /// The authorities of the system that the agent runs on; of its image, in a container. They are
 /// read when they are first asked for.
-fn system() -> &'static RootCertStore {
+pub(crate) fn system() -> &'static RootCertStore {
     static SYSTEM: OnceLock<RootCertStore> = OnceLock::new();
     SYSTEM.get_or_init(|| {
         let found = rustls_native_certs::load_native_certs();

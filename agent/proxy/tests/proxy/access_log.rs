@@ -17,7 +17,9 @@ use crate::support::settings::settings;
 use crate::support::via::{Client, Via};
 use crate::support::world::{World, eventually};
 
-const ALL: AccessLog = AccessLog { format: LogFormat::Json, minimum_status: StatusCode::CONTINUE };
+fn all() -> AccessLog {
+    AccessLog::default()
+}
 
 /// Gateway `logged` on the plain port, Gateway `quiet` on the TLS port, both echoing; and the end
 /// of a pipe into which the log goes.
@@ -55,7 +57,7 @@ fn parsed(lines: &[String]) -> Vec<Value> {
 
 #[tokio::test]
 async fn one_gateways_requests_have_lines_and_anothers_have_none() {
-    let (world, origin, reader) = world(ALL).await;
+    let (world, origin, reader) = world(all()).await;
     let request = "GET /a/b?c=d\nhost: a.test:80\nuser-agent: probe/1\nreferer: http://b.test/";
     assert_eq!(world.send(Via::Http1, request).await.status, 200);
     assert_eq!(world.send(Via::H2c, request).await.status, 200);
@@ -97,7 +99,7 @@ async fn behind_trusted_proxies_lines_say_who_the_client_is() {
         (1, "7.7.7.7, 127.0.0.1".into(), Some(r#" forwarded_for="7.7.7.7, 127.0.0.1" "#)),
     ] {
         for format in [LogFormat::Json, LogFormat::Text] {
-            let (world, _origin, reader) = world_behind(hops, AccessLog { format, ..ALL }).await;
+            let (world, _origin, reader) = world_behind(hops, AccessLog { format, ..all() }).await;
             assert_eq!(world.send(Via::Http1, request).await.status, 200);
             let lines = lines(world, reader).await;
             match format {
@@ -118,7 +120,7 @@ async fn lines_have_the_id_that_the_backend_got() {
     for (hops, request, kept) in
         [(0, forwarded, false), (1, forwarded, true), (1, "GET /\nx-request-id: theirs", false)]
     {
-        let (world, _origin, reader) = world_behind(hops, ALL).await;
+        let (world, _origin, reader) = world_behind(hops, all()).await;
         let reply = world.send(Via::Http1, request).await;
         let seen = reply.body.lines().find_map(|line| line.strip_prefix("x-request-id: ")).unwrap();
         assert_eq!(seen == "theirs", kept, "{hops} {request}: {seen}");
@@ -132,7 +134,7 @@ async fn lines_have_the_id_that_the_backend_got() {
 
 #[tokio::test]
 async fn what_is_refused_is_logged_with_its_reason() {
-    let (mut world, _origin, reader) = world(ALL).await;
+    let (mut world, _origin, reader) = world(all()).await;
     world.listeners[0].host = "a.test";
     world.backends.clear();
     world.apply().await;
@@ -149,7 +151,8 @@ async fn what_is_refused_is_logged_with_its_reason() {
 
 #[tokio::test]
 async fn answers_below_the_minimum_have_no_line() {
-    let (world, _origin, reader) = world(AccessLog { minimum_status: StatusCode::BAD_REQUEST, ..ALL }).await;
+    let (world, _origin, reader) =
+        world(AccessLog { minimum_status: StatusCode::BAD_REQUEST, ..all() }).await;
     assert_eq!(world.send(Via::Http1, "GET /").await.status, 200);
     assert_eq!(world.send(Via::Http1, "GET /%00").await.status, 400);
     let lines = parsed(&lines(world, reader).await);
@@ -159,7 +162,7 @@ async fn answers_below_the_minimum_have_no_line() {
 /// A client cannot write lines or fields of its own.
 #[tokio::test]
 async fn text_is_the_combined_log_format_with_more_behind_it() {
-    let (world, origin, reader) = world(AccessLog { format: LogFormat::Text, ..ALL }).await;
+    let (world, origin, reader) = world(AccessLog { format: LogFormat::Text, ..all() }).await;
     let request = "GET /a\nhost: a.test\nuser-agent: x\" gateway=\"y\\";
     let body = world.send(Via::Http1, request).await.body;
     let (sent, id) = (body.len(), body.lines().find_map(|line| line.strip_prefix("x-request-id: ")).unwrap());
@@ -180,7 +183,7 @@ async fn text_is_the_combined_log_format_with_more_behind_it() {
 
 #[tokio::test]
 async fn a_response_that_is_broken_off_says_so() {
-    let (world, _origin, reader) = world(ALL).await;
+    let (world, _origin, reader) = world(all()).await;
     let mut client = Client::connect(Via::H2c, world.plain, "any.test").await;
     let response = client.start("GET /?stall").await.unwrap();
     drop((response, client));
@@ -190,7 +193,7 @@ async fn a_response_that_is_broken_off_says_so() {
 
 #[tokio::test]
 async fn a_response_that_outlives_the_drain_has_its_line() {
-    let (world, _origin, reader) = world(ALL).await;
+    let (world, _origin, reader) = world(all()).await;
     let mut clients = Vec::new();
     for via in [Via::Http1, Via::H2c] {
         let mut client = Client::connect(via, world.plain, "any.test").await;
@@ -203,13 +206,13 @@ async fn a_response_that_outlives_the_drain_has_its_line() {
 /// It is the log that changes, not the connection.
 #[tokio::test]
 async fn open_connections_follow_changes() {
-    let (mut world, _origin, reader) = world(ALL).await;
+    let (mut world, _origin, reader) = world(all()).await;
     let mut client = Client::connect(Via::Http1, world.plain, "any.test").await;
     assert_eq!(client.send("GET /1").await.status, 200);
     world.gateways[0].access_log = None;
     world.apply().await;
     assert_eq!(client.send("GET /2").await.status, 200);
-    world.gateways[0].access_log = Some(ALL);
+    world.gateways[0].access_log = Some(all());
     world.apply().await;
     assert_eq!(client.send("GET /3").await.status, 200);
     drop(client);
@@ -221,7 +224,7 @@ async fn open_connections_follow_changes() {
 /// plane ends all the same.
 #[tokio::test]
 async fn an_unread_log_holds_nothing_up() {
-    let (world, _origin, reader) = world(ALL).await;
+    let (world, _origin, reader) = world(all()).await;
     let mut client = Client::connect(Via::Http1, world.plain, "any.test").await;
     let request = format!("GET /{}", "x".repeat(8000));
     eventually("lines are lost", async || {

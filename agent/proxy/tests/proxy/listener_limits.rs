@@ -221,7 +221,7 @@ async fn without_tls_clients_have_the_time_of_the_listeners_that_they_ask() {
 
 #[tokio::test]
 async fn a_listener_has_a_log_of_its_own() {
-    let some = LogPatch { lines: LogLines::Some, format: None, minimum_status: None };
+    let some = LogPatch { lines: LogLines::Some, format: None, minimum_status: None, omit: None };
     let none = LogPatch { lines: LogLines::None, ..some };
     for (parameters, terms, expected) in [
         (None, None, 0),

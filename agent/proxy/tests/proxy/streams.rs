@@ -12,7 +12,7 @@ use bytes::Bytes;
 use h2::client::SendRequest;
 use h2::{Reason, RecvStream};
 use http::{HeaderMap, Request, Response, StatusCode};
-use portcullis_model::{AccessLog, BackendProtocol, Filter, LogFormat};
+use portcullis_model::{AccessLog, BackendProtocol, Filter};
 use portcullis_proxy::{LogOutput, Settings};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -219,7 +219,7 @@ async fn the_short_way_does_not_show() {
             .map(|rule| if path == "/other" { rule.request_timeout(60_000) } else { rule })
     });
     world.http("*", rules.collect());
-    let all = AccessLog { format: LogFormat::Json, minimum_status: StatusCode::CONTINUE };
+    let all = AccessLog::default();
     world.gateways[0].access_log = Some(all);
     world.apply().await;
     let mut sender = client(&world).await;

@@ -129,6 +129,14 @@ impl<'s> Decision<'s> {
         }
     }
 
+    /// The rule that took the request, even if it is answered here.
+    pub(crate) fn taken_by(&self) -> Option<&'s Rule> {
+        match self {
+            Self::Own(own) => own.rule(),
+            Self::Forward(_) | Self::Guarded(_) => self.rule(),
+        }
+    }
+
     /// The fields of templates, if there are any.
     pub(crate) fn filled(&self) -> Option<&FilledTemplates> {
         match self {
@@ -140,15 +148,19 @@ impl<'s> Decision<'s> {
 }
 
 impl<'s> OwnAnswer<'s> {
-    fn destination(&self) -> Destination<'s> {
+    fn rule(&self) -> Option<&'s Rule> {
         match self {
             Self::Redirect { rule, .. }
             | Self::Preflight { rule, .. }
             | Self::Failed { rule, .. }
-            | Self::OfRule { rule, .. } => Destination { rule: Some(&rule.id), ..Destination::default() },
-            Self::Response(given) => Destination { rule: Some(&given.rule.id), ..Destination::default() },
-            Self::Reason(..) | Self::Exhausted(_) | Self::Challenge(..) => Destination::default(),
+            | Self::OfRule { rule, .. } => Some(rule),
+            Self::Response(given) => Some(given.rule),
+            Self::Reason(..) | Self::Exhausted(_) | Self::Challenge(..) => None,
         }
+    }
+
+    fn destination(&self) -> Destination<'s> {
+        Destination { rule: self.rule().map(|rule| &rule.id), ..Destination::default() }
     }
 
     fn cross_origin(&self) -> Option<&CrossOrigin<'s>> {

@@ -11,7 +11,6 @@ use crate::upstream::endpoint::{Processed, SendFailure};
 use crate::upstream::http1::{Http1, Unanswered};
 use crate::upstream::http2::{self, HeadSize, Http2Error, Stream};
 use crate::upstream::request::{Outgoing, Resend, Upload};
-use crate::upstream::tls::Security;
 
 /// A connection checked out for one request.
 pub(crate) struct Connection {
@@ -40,10 +39,7 @@ impl Connection {
 
     /// Of the URLs that the backend is asked for.
     pub(crate) fn scheme(&self) -> Scheme {
-        match self.in_flight.endpoint().security {
-            Security::Plain | Security::Refused => Scheme::HTTP,
-            Security::Tls(_) => Scheme::HTTPS,
-        }
+        self.in_flight.endpoint().scheme()
     }
 
     pub(crate) async fn send(

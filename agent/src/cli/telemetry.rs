@@ -1,0 +1,203 @@
+//! The options of `portcullis run` about traces, and about where they and the access log go.
+
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, ValueEnum};
+use http::Uri;
+use portcullis_model::Share;
+use portcullis_proxy::{Collector, LogFile, LogOutput, Otlp, Parents, Traces};
+
+/// Parts of a percentage: thousandths.
+const PARTS: u32 = 1000;
+
+#[derive(Args)]
+pub(crate) struct TelemetryArgs {
+    /// Collector of traces, and of access logs if they are to go there, by OTLP over HTTP
+    /// (protobuf): https://collector.example:4318, for instance [default: none]
+    #[arg(long, value_name = "URL", value_parser = endpoint, env = "OTEL_EXPORTER_OTLP_ENDPOINT")]
+    pub otlp_endpoint: Option<Uri>,
+    /// File of header fields for the collector, each in a line as "name: value"; read for each
+    /// message
+    #[arg(long, value_name = "FILE", requires = "otlp_endpoint", env = "PORTCULLIS_OTLP_HEADERS_FILE")]
+    pub otlp_headers_file: Option<PathBuf>,
+    /// Authorities (PEM) of the collector's certificate [default: those of the system]
+    #[arg(long, value_name = "FILE", requires = "otlp_endpoint", env = "PORTCULLIS_OTLP_CA")]
+    pub otlp_ca: Option<PathBuf>,
+    /// Percentage of requests that begin a trace which is recorded, where no TrafficPolicy says
+    /// another: 0.1, for instance
+    #[arg(long, value_name = "PERCENT", default_value = "1", value_parser = share, env = "PORTCULLIS_TRACE_SAMPLING")]
+    pub trace_sampling: Share,
+    /// The largest percentage that a TrafficPolicy can ask for
+    #[arg(long, value_name = "PERCENT", default_value = "100", value_parser = share, env = "PORTCULLIS_TRACE_SAMPLING_LIMIT")]
+    pub trace_sampling_limit: Share,
+    /// Spans a second that are recorded at most; requests beyond that are not recorded, and counted
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=1 << 20), env = "PORTCULLIS_TRACE_SPANS")]
+    pub trace_spans: u32,
+    /// The senders whose traces go on here, and are recorded if theirs are
+    #[arg(long, value_name = "WHOSE", value_enum, default_value_t, env = "PORTCULLIS_TRACE_PARENTS")]
+    pub trace_parents: ParentsChoice,
+    /// Destination of access logs: "stdout", "otlp" for the collector, or the path of a file, which
+    /// is rotated
+    #[arg(long, value_name = "WHERE", default_value = "stdout", value_parser = log_destination, env = "PORTCULLIS_ACCESS_LOG")]
+    pub access_log: LogDestination,
+    /// Size of that file, and of each old one, in MiB
+    #[arg(long, value_name = "MIB", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1 << 20), env = "PORTCULLIS_ACCESS_LOG_SIZE")]
+    pub access_log_size: u32,
+    /// Old files that are kept beside it: FILE.1 is the newest of them
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(0..=1000), env = "PORTCULLIS_ACCESS_LOG_FILES")]
+    pub access_log_files: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum LogDestination {
+    Stdout,
+    Otlp,
+    File(PathBuf),
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ParentsChoice {
+    /// Proxies in front that are believed about clients
+    #[default]
+    Trusted,
+    /// Anybody: clients choose what is recorded, up to --trace-spans
+    Any,
+    /// Nobody: each request begins a trace
+    None,
+}
+
+// === impl TelemetryArgs ===
+
+impl TelemetryArgs {
+    /// # Errors
+    /// When it is to be a collector's, and there is none.
+    pub(crate) fn log_output(&self) -> Result<LogOutput> {
+        Ok(match &self.access_log {
+            LogDestination::Stdout => LogOutput::Stdout,
+            LogDestination::Otlp if self.otlp_endpoint.is_none() => {
+                bail!("--access-log otlp: name the collector, by --otlp-endpoint")
+            }
+            LogDestination::Otlp => LogOutput::Collector,
+            LogDestination::File(path) => LogOutput::Rotated(LogFile {
+                path: path.clone(),
+                bytes: u64::from(self.access_log_size) << 20,
+                old: self.access_log_files,
+            }),
+        })
+    }
+
+    /// `None` if there is no collector. `node` is the name of this one, in a cluster.
+    ///
+    /// # Errors
+    /// When a file cannot be read that is needed for it.
+    pub(crate) fn otlp(&self, node: Option<&str>) -> Result<Option<Otlp>> {
+        let Some(endpoint) = self.otlp_endpoint.clone() else { return Ok(None) };
+        let files = [("--otlp-headers-file", &self.otlp_headers_file), ("--otlp-ca", &self.otlp_ca)];
+        for (option, file) in files {
+            let Some(file) = file else { continue };
+            fs::read(file).with_context(|| format!("{option}: cannot read {}", file.display()))?;
+        }
+        let mut resource = vec![
+            ("service.name".to_owned(), "portcullis".to_owned()),
+            ("service.version".to_owned(), env!("CARGO_PKG_VERSION").to_owned()),
+            ("host.name".to_owned(), rustix::system::uname().nodename().to_string_lossy().into_owned()),
+        ];
+        resource.extend(node.map(|node| ("k8s.node.name".to_owned(), node.to_owned())));
+        Ok(Some(Otlp {
+            collector: Collector {
+                endpoint,
+                headers: self.otlp_headers_file.clone(),
+                authorities: self.otlp_ca.clone(),
+                resource,
+            },
+            traces: Some(Traces {
+                sampling: self.trace_sampling,
+                most: self.trace_sampling_limit,
+                spans: self.trace_spans,
+                parents: match self.trace_parents {
+                    ParentsChoice::Trusted => Parents::Trusted,
+                    ParentsChoice::Any => Parents::Any,
+                    ParentsChoice::None => Parents::None,
+                },
+            }),
+        }))
+    }
+}
+
+fn log_destination(text: &str) -> Result<LogDestination> {
+    match text {
+        "stdout" => Ok(LogDestination::Stdout),
+        "otlp" => Ok(LogDestination::Otlp),
+        path if path.contains('/') => Ok(LogDestination::File(path.into())),
+        _ => bail!(
+            "write stdout, otlp or the path of a file, with its directory: /var/log/portcullis/access.log"
+        ),
+    }
+}
+
+fn endpoint(text: &str) -> Result<Uri> {
+    let uri: Uri = text.parse().context("write a URL, such as http://collector.example:4318")?;
+    let is_http = matches!(uri.scheme_str(), Some("http" | "https"));
+    if !is_http || uri.host().is_none_or(str::is_empty) {
+        bail!(
+            "write http:// or https://, a host and its port for OTLP over HTTP: http://collector.example:4318"
+        );
+    }
+    if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
+        bail!("a password does not belong here: write it into --otlp-headers-file");
+    }
+    Ok(uri)
+}
+
+/// Of a percentage, which may have three decimal places.
+fn share(text: &str) -> Result<Share> {
+    const FORM: &str = "write a percentage from 0 to 100, with three decimal places at most";
+    let (whole, places) = text.split_once('.').unwrap_or((text, ""));
+    let is_number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    if whole.is_empty() || whole.len() > 3 || places.len() > 3 || !is_number(whole) || !is_number(places) {
+        bail!(FORM);
+    }
+    let parts = whole.parse::<u32>()? * PARTS + format!("{places:0<3}").parse::<u32>()?;
+    Share::new(parts, 100 * PARTS).context(FORM)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentages_are_shares() {
+        for (text, parts) in [
+            ("1", Some(1000)),
+            ("0", Some(0)),
+            ("100", Some(100_000)),
+            ("0.1", Some(100)),
+            ("12.345", Some(12_345)),
+            ("100.001", None),
+            ("1000", None),
+            ("0.0001", None),
+            ("-1", None),
+            (".5", None),
+            ("", None),
+            ("1e1", None),
+        ] {
+            assert_eq!(share(text).ok(), parts.map(|parts| Share::new(parts, 100_000).unwrap()), "{text}");
+        }
+    }
+
+    #[test]
+    fn endpoints_are_urls_without_secrets() {
+        for (text, is_one) in [
+            ("http://127.0.0.1:4318", true),
+            ("https://collector.example/otlp", true),
+            ("collector.example:4318", false),
+            ("grpc://collector.example", false),
+            ("http://user:secret@collector.example", false),
+            ("http://:4318", false),
+        ] {
+            assert_eq!(endpoint(text).is_ok(), is_one, "{text}");
+        }
+    }
+}
