@@ -319,7 +319,7 @@ fn a_request_is_one_trace_from_its_client_to_its_backend() {
             ("server.address", "app.example"),
             ("server.port", "8080"),
             ("network.protocol.version", version),
-            ("http.route", "HTTPRoute infra/app rule plain"),
+            ("http.route", "HTTPRoute infra/app rule 0 (plain)"),
             ("http.response.status_code", "200"),
             ("portcullis.gateway", "infra/web"),
             ("portcullis.backend", "infra/app:80"),
@@ -327,7 +327,7 @@ fn a_request_is_one_trace_from_its_client_to_its_backend() {
         ] {
             assert_eq!(server.attribute(name), value, "{name}: {server:#?}");
         }
-        assert_eq!(server.fields["name"], "GET HTTPRoute infra/app rule plain");
+        assert_eq!(server.fields["name"], "GET HTTPRoute infra/app rule 0 (plain)");
         let [client] = of_gateway(&trace, "client")[..] else { panic!("{trace:#?}") };
         assert_eq!(client.attribute("url.full"), format!("http://app.example{path}"));
         assert!(
