@@ -411,7 +411,7 @@ fn what_is_not_recorded_has_a_context_all_the_same() {
     let told = sent(&telemetry.ask(&agent, "/quiet", json!({})));
     let parent = told["traceparent"][0].as_str().unwrap().to_owned();
     assert!(parent.starts_with("00-") && parent.ends_with("-00"), "{parent}");
-    // Of clients that nobody believes, neither the trace nor its state goes on.
+    // Of clients that are not believed, neither the trace nor its state goes on.
     let fields = json!({"fields": {"traceparent": traceparent("01"), "tracestate": "a=1"}});
     for path in ["/quiet", "/plain"] {
         let told = sent(&telemetry.ask(&agent, path, fields.clone()));

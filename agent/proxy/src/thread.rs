@@ -168,7 +168,7 @@ pub(crate) async fn run(
                 core.serve_handed(&mut commands).await;
                 core.drain().await;
                 core.access_log.flush();
-                core.tracer.iter().for_each(|tracer| tracer.flush());
+                core.tracer.iter().for_each(|tracer| tracer.recorder.flush());
                 let _ = done.send(());
                 return;
             }
@@ -367,7 +367,7 @@ impl Core {
         self.connection_limits.read_into(&mut stats);
         self.listeners.read_into(&mut stats);
         stats.durations = self.durations.read(&self.snapshot.load().snapshot);
-        stats.traces = self.tracer.as_ref().map(|tracer| tracer.read()).unwrap_or_default();
+        stats.traces = self.tracer.as_ref().map(|tracer| tracer.recorder.read()).unwrap_or_default();
         stats
     }
 
@@ -450,7 +450,7 @@ async fn tick_forever(
         server.clients.sweep(held, encoders);
         udp.sweep();
         access_log.flush();
-        tracer.iter().for_each(|tracer| tracer.flush());
+        tracer.iter().for_each(|tracer| tracer.recorder.flush());
         server.spread.tell_busy();
     }
 }

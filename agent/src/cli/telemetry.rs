@@ -62,9 +62,9 @@ pub(crate) enum ParentsChoice {
     /// Proxies in front that are believed about clients
     #[default]
     Trusted,
-    /// Anybody: clients choose what is recorded, up to --trace-spans
+    /// All: clients choose what is recorded, up to --trace-spans
     Any,
-    /// Nobody: each request begins a trace
+    /// None: each request begins a trace
     None,
 }
 

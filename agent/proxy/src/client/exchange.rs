@@ -11,7 +11,6 @@ use bytes::Bytes;
 use crate::client::clients::Client;
 use crate::client::progress::{Awaited, Progress};
 use crate::core::durations::Measured;
-use crate::trace::span::ActiveSpan;
 
 /// Unread bytes of a connection from which on each response has one piece at most.
 const MUCH: usize = 8 << 10;
@@ -28,8 +27,6 @@ pub(crate) struct Exchange {
     unread: Option<Arc<AtomicUsize>>,
     /// Of one that is answered.
     measured: Option<Measured>,
-    /// Of one that is answered, if it is recorded.
-    span: Option<Box<ActiveSpan>>,
 }
 
 /// Bytes of a response, until they are written.
@@ -51,7 +48,6 @@ impl Exchange {
             is_unhurried: false,
             unread: None,
             measured: None,
-            span: None,
         }
     }
 
@@ -62,11 +58,6 @@ impl Exchange {
     /// Has the time counted that it takes, now that there is an answer.
     pub(crate) fn measure(&mut self, measured: Measured) {
         self.measured = Some(measured);
-    }
-
-    /// Has the span last as long as the exchange.
-    pub(crate) fn record(&mut self, span: Box<ActiveSpan>) {
-        self.span = Some(span);
     }
 
     /// Holds the client to no minimum rate, as long as the exchange lasts.
@@ -123,9 +114,6 @@ impl Exchange {
     /// The response came to its end.
     pub(crate) fn complete(&self) {
         self.client.progress.complete();
-        if let Some(span) = &self.span {
-            span.finish();
-        }
     }
 }
 

@@ -109,7 +109,7 @@ pub enum LogOutput {
     Stdout,
     File(Arc<File>),
     Rotated(LogFile),
-    /// That of [`Settings::otlp`]. Lines are JSON then, whatever form they are wanted in.
+    /// The collector of [`Settings::otlp`]. Lines are JSON then, whatever form they are wanted in.
     Collector,
 }
 

@@ -1,5 +1,5 @@
 //! Lines of the access log as OTLP has them: a record each, whose attributes are the fields of the
-//! line. Cores write lines once, as JSON, whoever gets them; they are taken apart here.
+//! line. Cores write them as JSON, as for any other destination; they are taken apart here.
 
 use bytes::Bytes;
 use jiff::Timestamp;

@@ -9,7 +9,7 @@ use prost::Message;
 /// The version of OpenTelemetry's conventions that names of attributes follow.
 pub(super) const SCHEMA: &str = "https://opentelemetry.io/schemas/1.37.0";
 
-/// Who sends.
+/// The sender of messages.
 #[derive(Clone)]
 pub(super) struct Sender {
     pub resource: Resource,

@@ -23,7 +23,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// The time between two lines of the log about the same collector.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
-/// What differs between kinds.
+/// The differences between kinds.
 pub(super) trait Signal {
     type Batch;
     /// In words, for the log.

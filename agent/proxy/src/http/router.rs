@@ -39,6 +39,7 @@ use crate::http::session::Sessions;
 use crate::http::templates::Connected;
 use crate::log::access_log::AccessLog;
 use crate::log::record::{Destination, LoggedRequest, Outcome, Record};
+use crate::trace::active::ActiveSpan;
 use crate::trace::context::TraceContext;
 use crate::trace::request::RequestTrace;
 use crate::trace::tracer::Tracer;
@@ -138,6 +139,27 @@ impl Routed<'_> {
 
     fn listener_id(&self) -> Option<&ListenerId> {
         self.listener.as_ref().map(|listener_state| &listener_state.listener.id)
+    }
+
+    /// The span, which lasts as long as the response.
+    fn answered(
+        &self,
+        mut span: Box<ActiveSpan>,
+        status: StatusCode,
+        reason: Option<Reason>,
+    ) -> Box<ActiveSpan> {
+        let Destination { rule, backend, .. } = self.decision.destination();
+        if let Some(rule) = rule {
+            let rule = rule.to_string();
+            span.name(&rule);
+            span.text("http.route", rule);
+        }
+        if let Some(backend) = backend {
+            span.text("portcullis.backend", backend.to_string());
+        }
+        span.answered(status, reason.map(Reason::name));
+        span.unless_finished("incomplete");
+        span
     }
 
     /// Counts the request, or begins to measure its response; with the class that its backend has
@@ -452,32 +474,22 @@ impl Router {
         if let Some(measured) = request.measured(class, of_backend, extent) {
             exchange.measure(measured);
         }
-        if let Some(mut span) = request.trace.as_ref().and_then(|trace| trace.take_span()) {
-            let Destination { rule, backend, .. } = request.decision.destination();
-            if let Some(rule) = rule {
-                let rule = rule.to_string();
-                span.name(&rule);
-                span.text("http.route", rule);
-            }
-            if let Some(backend) = backend {
-                span.text("portcullis.backend", backend.to_string());
-            }
-            span.answered(status, reason.map(Reason::name));
-            span.unless_finished("incomplete");
-            exchange.record(span);
-        }
+        let span = request.trace.as_ref().and_then(|trace| trace.take_span());
+        let span = span.map(|span| request.answered(span, status, reason));
         let client = exchange.client();
-        let (logged, gateway) = request.logged.as_ref()?;
-        let outcome = Outcome {
-            client: client.peer,
-            scheme: client.scheme(),
-            gateway,
-            listener: request.listener_id(),
-            destination: Destination { endpoint, ..request.decision.destination() },
-            status,
-            reason,
-        };
-        logged.record(&self.access_log, &outcome)
+        let line = request.logged.as_ref().and_then(|(logged, gateway)| {
+            let outcome = Outcome {
+                client: client.peer,
+                scheme: client.scheme(),
+                gateway,
+                listener: request.listener_id(),
+                destination: Destination { endpoint, ..request.decision.destination() },
+                status,
+                reason,
+            };
+            logged.begin(&self.access_log, &outcome)
+        });
+        Record::of(line, span)
     }
 }
 

@@ -18,6 +18,7 @@ use serde::{Serialize, Serializer};
 use crate::core::head::{Fields, Head};
 use crate::core::reason::Reason;
 use crate::log::access_log::AccessLog;
+use crate::trace::active::ActiveSpan;
 use crate::trace::context::{SpanId, TraceId};
 
 /// The part of a line about the request, taken before the request is changed and sent on.
@@ -58,18 +59,25 @@ pub(crate) struct Destination<'a> {
     pub endpoint: Option<SocketAddr>,
 }
 
-/// A line that lacks its end; it is logged when this is dropped.
+/// A response that lacks its end, as far as that is noted: in the access log, in a span, or both.
+/// It has ended when this is dropped.
 pub(crate) struct Record {
+    line: Option<OpenLine>,
+    span: Option<Box<ActiveSpan>>,
+    /// Bytes of the response's body.
+    pub sent: u64,
+    /// True if the response came to its end.
+    pub complete: bool,
+}
+
+/// A line that lacks its end.
+pub(crate) struct OpenLine {
     log: Rc<AccessLog>,
     format: LogFormat,
     line: String,
     /// The text after the bytes of the body, where a format has more than time and end there.
     rest: String,
     begun: Instant,
-    /// Bytes of the response's body.
-    pub sent: u64,
-    /// True if the response came to its end.
-    pub complete: bool,
 }
 
 #[derive(Serialize)]
@@ -152,7 +160,7 @@ impl LoggedRequest {
     }
 
     /// `None` if the Gateway does not log answers with such a status.
-    pub(crate) fn record(&self, log: &Rc<AccessLog>, outcome: &Outcome<'_>) -> Option<Box<Record>> {
+    pub(crate) fn begin(&self, log: &Rc<AccessLog>, outcome: &Outcome<'_>) -> Option<OpenLine> {
         if outcome.status < self.log.minimum_status {
             return None;
         }
@@ -163,7 +171,7 @@ impl LoggedRequest {
             LogFormat::Text => line.text(),
         };
         let (log, begun) = (log.clone(), self.begun);
-        Some(Box::new(Record { log, format, line, rest, begun, sent: 0, complete: false }))
+        Some(OpenLine { log, format, line, rest, begun })
     }
 
     fn line<'a>(&'a self, outcome: &Outcome<'a>) -> Line<'a> {
@@ -201,23 +209,33 @@ fn text(value: Option<&HeaderValue>) -> Option<Cow<'_, str>> {
 // === impl Record ===
 
 impl Record {
-    fn end(&self) -> String {
-        let (sent, rest, complete) = (self.sent, &self.rest, self.complete);
-        let seconds = self.begun.elapsed().as_secs_f64();
-        match self.format {
-            LogFormat::Json => {
-                format!(",\"sent\":{sent},\"duration\":{seconds:.6},\"complete\":{complete}}}\n")
-            }
-            LogFormat::Text => format!(" {sent}{rest} duration={seconds:.6} complete={complete}\n"),
-        }
+    /// `None` if there is nothing to note.
+    pub(crate) fn of(line: Option<OpenLine>, span: Option<Box<ActiveSpan>>) -> Option<Box<Self>> {
+        let is_any = line.is_some() || span.is_some();
+        is_any.then(|| Box::new(Self { line, span, sent: 0, complete: false }))
     }
 }
 
 impl Drop for Record {
     fn drop(&mut self) {
-        let end = self.end();
-        self.line.push_str(&end);
-        self.log.append(self.line.as_bytes());
+        let Self { line, span, sent, complete } = self;
+        if let Some(OpenLine { log, format, line, rest, begun }) = line {
+            let seconds = begun.elapsed().as_secs_f64();
+            let end = match format {
+                LogFormat::Json => {
+                    format!(",\"sent\":{sent},\"duration\":{seconds:.6},\"complete\":{complete}}}\n")
+                }
+                LogFormat::Text => format!(" {sent}{rest} duration={seconds:.6} complete={complete}\n"),
+            };
+            line.push_str(&end);
+            log.append(line.as_bytes());
+        }
+        if let Some(span) = span {
+            span.number("http.response.body.size", i64::try_from(*sent).unwrap_or(i64::MAX));
+            if *complete {
+                span.finish();
+            }
+        }
     }
 }
 

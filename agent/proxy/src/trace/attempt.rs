@@ -9,13 +9,14 @@ use http::uri::Scheme;
 use http::{HeaderValue, header};
 use portcullis_model::BackendName;
 
+use crate::trace::active::ActiveSpan;
 use crate::trace::context::{SpanId, TRACEPARENT, TraceContext};
-use crate::trace::span::{ActiveSpan, Side};
-use crate::trace::tracer::Tracer;
+use crate::trace::recorder::Recorder;
+use crate::trace::span::Side;
 
 /// The attempts of a request that is recorded.
 pub(crate) struct Attempts {
-    tracer: Rc<Tracer>,
+    recorder: Rc<Recorder>,
     /// With the span that asks.
     parent: TraceContext,
     state: Option<HeaderValue>,
@@ -32,12 +33,12 @@ pub(crate) enum Asked {
 
 impl Attempts {
     pub(super) fn new(
-        tracer: Rc<Tracer>,
+        recorder: Rc<Recorder>,
         parent: TraceContext,
         state: Option<HeaderValue>,
         asked: Asked,
     ) -> Self {
-        Self { tracer, parent, state, asked }
+        Self { recorder, parent, state, asked }
     }
 
     /// Begins with one, and has the request carry its context, unless a filter took that away.
@@ -47,10 +48,10 @@ impl Attempts {
         (backend, endpoint, scheme): (&BackendName, SocketAddr, Scheme),
         tried: usize,
     ) -> Box<ActiveSpan> {
-        let Self { tracer, parent, state, asked } = self;
-        tracer.charge();
+        let Self { recorder, parent, state, asked } = self;
+        recorder.charge();
         let context = parent.with_span(SpanId::random());
-        let mut span = ActiveSpan::begin(tracer, Side::Client, context, Some(parent.span), state.clone());
+        let mut span = ActiveSpan::begin(recorder, Side::Client, context, Some(parent.span), state.clone());
         if let Some(field) = parts.headers.get_mut(TRACEPARENT) {
             *field = context.to_value();
         }

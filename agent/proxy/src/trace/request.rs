@@ -6,10 +6,10 @@ use std::rc::Rc;
 use http::HeaderValue;
 
 use crate::core::head::FieldsMut;
+use crate::trace::active::ActiveSpan;
 use crate::trace::attempt::{Asked, Attempts};
 use crate::trace::context::{SpanId, TRACEPARENT, TRACESTATE, TraceContext};
-use crate::trace::span::ActiveSpan;
-use crate::trace::tracer::Tracer;
+use crate::trace::recorder::Recorder;
 
 pub(crate) struct RequestTrace {
     context: TraceContext,
@@ -30,7 +30,7 @@ enum Came {
 }
 
 struct Recording {
-    tracer: Rc<Tracer>,
+    recorder: Rc<Recorder>,
     state: Option<HeaderValue>,
     /// Until there is an answer.
     span: Cell<Option<Box<ActiveSpan>>>,
@@ -49,13 +49,13 @@ impl RequestTrace {
     }
 
     pub(super) fn recorded(
-        tracer: Rc<Tracer>,
+        recorder: Rc<Recorder>,
         context: TraceContext,
         parent: Option<TraceContext>,
         state: Option<HeaderValue>,
         span: Box<ActiveSpan>,
     ) -> Self {
-        let recording = Recording { tracer, state, span: Cell::new(Some(span)) };
+        let recording = Recording { recorder, state, span: Cell::new(Some(span)) };
         Self { context, came: Came::of(parent), recording: Some(recording) }
     }
 
@@ -89,8 +89,8 @@ impl RequestTrace {
 
     /// Spans of attempts at an answer. `None` if none are recorded.
     pub(crate) fn attempts(&self, asked: Asked) -> Option<Box<Attempts>> {
-        let Recording { tracer, state, .. } = self.recording.as_ref()?;
-        Some(Box::new(Attempts::new(tracer.clone(), self.context, state.clone(), asked)))
+        let Recording { recorder, state, .. } = self.recording.as_ref()?;
+        Some(Box::new(Attempts::new(recorder.clone(), self.context, state.clone(), asked)))
     }
 
     /// Makes the fields those that are sent on. The state that came belongs to the trace that came.

@@ -1,45 +1,23 @@
-//! A core's part of tracing: the choice of requests, the budget of spans, and those that are to be
-//! handed over.
+//! The choice of requests that are recorded, and what goes on of a trace.
 
-use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use http::HeaderValue;
 use portcullis_model::Share;
 use tokio::sync::mpsc;
 
-use crate::core::clock;
-use crate::core::counter::Counter;
 use crate::core::head::Fields;
 use crate::core::otlp::{Parents, Traces};
-use crate::core::stats::TraceStats;
+use crate::trace::active::ActiveSpan;
 use crate::trace::context::{SpanId, TRACESTATE, TraceContext};
+use crate::trace::recorder::Recorder;
 use crate::trace::request::RequestTrace;
-use crate::trace::span::{ActiveSpan, Side, Span};
-
-/// Spans that a core gathers at most before it hands them over.
-const BATCH: usize = 128;
+use crate::trace::span::{Side, Span};
 
 pub(crate) struct Tracer {
     traces: Traces,
-    budget: Budget,
-    gathered: RefCell<Vec<Span>>,
-    exporter: mpsc::Sender<Vec<Span>>,
-    /// Requests that would have been recorded.
-    over_budget: Counter,
-    lost: Counter,
+    pub recorder: Rc<Recorder>,
 }
-
-/// Spans that may be recorded now: those of a second at most. They are counted in parts of a span,
-/// of which each tick of the clock brings as many as there are spans a second.
-struct Budget {
-    per_second: i64,
-    left: Cell<i64>,
-    filled: Cell<u32>,
-}
-
-/// The parts of a span: ticks of a second.
-const PARTS: i64 = clock::PER_SECOND as i64;
 
 // === impl Tracer ===
 
@@ -47,15 +25,8 @@ impl Tracer {
     /// With its share of what all cores may record.
     pub(crate) fn new(traces: Traces, cores: usize, exporter: mpsc::Sender<Vec<Span>>) -> Rc<Self> {
         let cores = u32::try_from(cores.max(1)).unwrap_or(u32::MAX);
-        let budget = Budget::new(traces.spans.div_ceil(cores));
-        Rc::new(Self {
-            traces,
-            budget,
-            gathered: RefCell::default(),
-            exporter,
-            over_budget: Counter::default(),
-            lost: Counter::default(),
-        })
+        let recorder = Recorder::new(traces.spans.div_ceil(cores), exporter);
+        Rc::new(Self { traces, recorder })
     }
 
     pub(crate) fn parents(&self) -> Parents {
@@ -66,7 +37,7 @@ impl Tracer {
     /// that is to be followed; `sampling` the share that a policy has recorded of requests that
     /// follow none.
     pub(crate) fn trace(
-        self: &Rc<Self>,
+        &self,
         fields: &impl Fields,
         parent: Option<TraceContext>,
         sampling: Option<Share>,
@@ -79,10 +50,7 @@ impl Tracer {
                 sampling.map_or(default.takes(random), |own| own.takes(random) && most.takes(random))
             }
         };
-        let is_recorded = wants_record && self.budget.take();
-        if wants_record && !is_recorded {
-            self.over_budget.increment();
-        }
+        let is_recorded = wants_record && self.recorder.admit();
         let began = || parent.unwrap_or_else(TraceContext::begin);
         if !is_recorded {
             return Box::new(match parent {
@@ -93,41 +61,14 @@ impl Tracer {
         }
         let context = began().sampled().with_span(SpanId::random());
         let state = parent.and_then(|_| state(fields));
-        let span =
-            ActiveSpan::begin(self, Side::Server, context, parent.map(|parent| parent.span), state.clone());
-        Box::new(RequestTrace::recorded(self.clone(), context, parent, state, span))
-    }
-
-    /// Notes that a request that is recorded has one more span.
-    pub(super) fn charge(&self) {
-        self.budget.charge();
-    }
-
-    pub(super) fn take(&self, span: Span) {
-        let mut gathered = self.gathered.borrow_mut();
-        gathered.push(span);
-        if gathered.len() >= BATCH {
-            self.hand_over(&mut gathered);
-        }
-    }
-
-    pub(crate) fn flush(&self) {
-        let mut gathered = self.gathered.borrow_mut();
-        if !gathered.is_empty() {
-            self.hand_over(&mut gathered);
-        }
-    }
-
-    fn hand_over(&self, gathered: &mut Vec<Span>) {
-        let batch = std::mem::take(gathered);
-        let spans = batch.len() as u64;
-        if self.exporter.try_send(batch).is_err() {
-            self.lost.add(spans);
-        }
-    }
-
-    pub(crate) fn read(&self) -> TraceStats {
-        TraceStats { over_budget: self.over_budget.get(), lost: self.lost.get() }
+        let span = ActiveSpan::begin(
+            &self.recorder,
+            Side::Server,
+            context,
+            parent.map(|parent| parent.span),
+            state.clone(),
+        );
+        Box::new(RequestTrace::recorded(self.recorder.clone(), context, parent, state, span))
     }
 }
 
@@ -143,35 +84,12 @@ fn state(fields: &impl Fields) -> Option<HeaderValue> {
     HeaderValue::from_bytes(value).ok()
 }
 
-// === impl Budget ===
-
-impl Budget {
-    fn new(per_second: u32) -> Self {
-        let per_second = i64::from(per_second);
-        Self { per_second, left: Cell::new(per_second * PARTS), filled: Cell::new(clock::now()) }
-    }
-
-    /// Takes a span, if there is one.
-    fn take(&self) -> bool {
-        let now = clock::now();
-        let ticks = i64::from(now.wrapping_sub(self.filled.replace(now)));
-        let most = self.per_second * PARTS;
-        let left = self.left.get().saturating_add(ticks.saturating_mul(self.per_second)).min(most);
-        let is_there = left >= PARTS;
-        self.left.set(if is_there { left - PARTS } else { left });
-        is_there
-    }
-
-    /// Takes one that may not be there.
-    fn charge(&self) {
-        self.left.set(self.left.get() - PARTS);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::clock;
     use crate::core::head::plain::PlainFields;
+    use crate::core::stats::TraceStats;
 
     fn tracer(sampling: Share, most: Share, spans: u32) -> (Rc<Tracer>, mpsc::Receiver<Vec<Span>>) {
         let (exporter, spans_of) = mpsc::channel(1);
@@ -205,7 +123,7 @@ mod tests {
         let (tracer, mut spans) = tracer(Share::ALL, Share::ALL, 10);
         let sampled = TraceContext::begin().sampled();
         assert_eq!(recorded(&tracer, Some(sampled), None), 10);
-        assert_eq!(tracer.read().over_budget, 990);
+        assert_eq!(tracer.recorder.read().over_budget, 990);
         // Their trace goes on, and is not sampled any more.
         let fields = PlainFields::default();
         let over = tracer.trace(&fields, Some(sampled), None);
@@ -213,19 +131,19 @@ mod tests {
         assert!(sent.trace == sampled.trace && sent.span != sampled.span && !sent.is_sampled());
         clock::advance();
         assert_eq!(recorded(&tracer, None, None), 2, "a quarter of a second's");
-        tracer.charge();
+        tracer.recorder.charge();
         clock::advance();
         assert_eq!(recorded(&tracer, None, None), 2, "and a half was left, of which one was charged");
-        tracer.flush();
+        tracer.recorder.flush();
         assert_eq!(spans.try_recv().unwrap().len(), 14);
     }
 
     #[test]
-    fn spans_that_nobody_takes_are_counted() {
+    fn spans_that_are_not_taken_are_counted() {
         let (tracer, spans) = tracer(Share::ALL, Share::ALL, 1_000_000);
         assert_eq!(recorded(&tracer, None, None), 1000);
-        tracer.flush();
-        assert_eq!(tracer.read(), TraceStats { over_budget: 0, lost: 1000 - BATCH as u64 });
+        tracer.recorder.flush();
+        assert_eq!(tracer.recorder.read(), TraceStats { over_budget: 0, lost: 1000 - 128 });
         drop(spans);
     }
 }

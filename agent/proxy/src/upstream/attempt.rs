@@ -11,8 +11,8 @@ use portcullis_model::BackendName;
 use tokio::time::Instant;
 
 use crate::core::reason::Reason;
+use crate::trace::active::ActiveSpan;
 use crate::trace::attempt::Attempts;
-use crate::trace::span::ActiveSpan;
 use crate::upstream::balance::{Asked, Preference};
 use crate::upstream::endpoint::{
     Connection, Downstream, Endpoint, Freshness, GRPC_STATUS, ResponseBody, SendFailure, UpstreamError,
