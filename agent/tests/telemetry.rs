@@ -103,6 +103,7 @@ struct Telemetry {
     told: Arc<(Mutex<Vec<Value>>, Condvar)>,
     /// Addresses with ports.
     collector: String,
+    secure: String,
     backend: String,
     slow: String,
 }
@@ -118,8 +119,13 @@ struct Span {
 
 impl Telemetry {
     fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    fn start_with(options: &[&str]) -> Self {
         let program = go::built("tests/telemetry", ".", "telemetry").unwrap();
         let mut command = Command::new(program);
+        command.args(options);
         let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let (questions, output) = (process.stdin.take().unwrap(), process.stdout.take().unwrap());
         let told = Arc::<(Mutex<Vec<Value>>, Condvar)>::default();
@@ -131,12 +137,13 @@ impl Telemetry {
                 comes.notify_all();
             }
         });
-        let [collector, backend, slow] = [(); 3].map(|()| String::new());
-        let mut this = Self { process, questions, told, collector, backend, slow };
+        let [collector, secure, backend, slow] = [(); 4].map(|()| String::new());
+        let mut this = Self { process, questions, told, collector, secure, backend, slow };
         let places = this
             .wait("what it listens at", |lines| lines.iter().find_map(|line| line.get("listening").cloned()));
         let place = |name: &str| places[name].as_str().unwrap().to_owned();
-        (this.collector, this.backend, this.slow) = (place("collector"), place("backend"), place("slow"));
+        (this.collector, this.secure) = (place("collector"), place("secure"));
+        (this.backend, this.slow) = (place("backend"), place("slow"));
         this
     }
 
@@ -518,4 +525,43 @@ fn the_access_log_goes_to_a_file() {
     telemetry.ask(&agent, "/plain/filed", json!({}));
     eventually("its line", || fs::read_to_string(&file).is_ok_and(|text| text.contains("/plain/filed")));
     assert_eq!(agent.access_log(), "");
+}
+
+#[test]
+fn the_collector_is_spoken_to_in_tls_and_is_told_who_sends() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    let issued = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+    let [certificate, key, headers] = ["tls.crt", "tls.key", "headers"].map(place);
+    fs::write(&certificate, issued.cert.pem()).unwrap();
+    fs::write(&key, issued.signing_key.serialize_pem()).unwrap();
+    fs::write(&headers, "authorization: Bearer first\n").unwrap();
+    let mut telemetry = Telemetry::start_with(&["-certificate", &certificate, "-key", &key]);
+    let endpoint = format!("https://{}", telemetry.secure);
+    let sampled = ["--trace-sampling", "100"];
+    // Another's certificate is not taken.
+    let distrusting = telemetry.agent_at(&endpoint, &sampled);
+    telemetry.ask(&distrusting, "/plain/distrusted", json!({}));
+    distrusting.logged("spans are lost, and counted: no TLS");
+    let options = [&sampled[..], &["--otlp-ca", &certificate, "--otlp-headers-file", &headers]].concat();
+    let agent = telemetry.agent_at(&endpoint, &options);
+    for token in ["first", "second"] {
+        fs::write(&headers, format!("authorization: Bearer {token}\n")).unwrap();
+        let path = format!("/plain/{token}");
+        telemetry.ask(&agent, &path, json!({}));
+        let sent = telemetry.wait("the spans", |lines| {
+            let line = lines.iter().find(|line| {
+                line["authorization"] != Value::Null && line["traces"].to_string().contains(&path)
+            });
+            line.map(|line| line["authorization"].clone())
+        });
+        assert_eq!(sent, json!([format!("Bearer {token}")]));
+    }
+    assert!(
+        !telemetry
+            .spans()
+            .iter()
+            .any(|span| span.attribute("url.path") == "/plain/distrusted" && span.service == "portcullis")
+    );
+    assert!(!agent.log().contains("Bearer"));
 }

@@ -20,8 +20,11 @@ import (
 	"sync"
 	"time"
 
+	"go.opentelemetry.io/collector/client"
 	"go.opentelemetry.io/collector/component"
 	"go.opentelemetry.io/collector/component/componenttest"
+	"go.opentelemetry.io/collector/config/configoptional"
+	"go.opentelemetry.io/collector/config/configtls"
 	"go.opentelemetry.io/collector/consumer"
 	"go.opentelemetry.io/collector/pdata/plog"
 	"go.opentelemetry.io/collector/pdata/ptrace"
@@ -52,12 +55,16 @@ type line struct {
 	Listening *listening      `json:"listening,omitempty"`
 	Traces    json.RawMessage `json:"traces,omitempty"`
 	Logs      json.RawMessage `json:"logs,omitempty"`
-	Answer    *answer         `json:"answer,omitempty"`
+	// Of the message, as it came to the collector in TLS.
+	Authorization []string `json:"authorization,omitempty"`
+	Answer        *answer  `json:"answer,omitempty"`
 }
 
 type listening struct {
 	Collector string `json:"collector"`
-	Backend   string `json:"backend"`
+	// One that is spoken to in TLS, if it has a certificate.
+	Secure  string `json:"secure"`
+	Backend string `json:"backend"`
 	// Takes connections and messages, and never answers.
 	Slow string `json:"slow"`
 }
@@ -75,19 +82,29 @@ var output struct {
 
 func main() {
 	address := flag.String("address", "127.0.0.1", "the address to listen at")
+	certificate := flag.String("certificate", "", "a certificate (PEM) for a collector in TLS")
+	key := flag.String("key", "", "its key (PEM)")
 	flag.Parse()
 	output.Encoder = json.NewEncoder(os.Stdout)
-	if err := run(*address); err != nil {
+	if err := run(*address, *certificate, *key); err != nil {
 		fmt.Fprintln(os.Stderr, "telemetry:", err)
 		os.Exit(1)
 	}
 }
 
-func run(address string) error {
+func run(address, certificate, key string) error {
 	ctx := context.Background()
-	collector, err := collect(ctx, address)
+	collector, err := collect(ctx, address, nil)
 	if err != nil {
 		return err
+	}
+	secure := ""
+	if certificate != "" {
+		tls := configtls.NewDefaultServerConfig()
+		tls.CertFile, tls.KeyFile = certificate, key
+		if secure, err = collect(ctx, address, &tls); err != nil {
+			return err
+		}
 	}
 	slow, err := net.Listen("tcp", net.JoinHostPort(address, "0"))
 	if err != nil {
@@ -109,7 +126,7 @@ func run(address string) error {
 	server.Protocols.SetHTTP1(true)
 	server.Protocols.SetUnencryptedHTTP2(true)
 	go server.Serve(backends)
-	say(line{Listening: &listening{collector, backends.Addr().String(), slow.Addr().String()}})
+	say(line{Listening: &listening{collector, secure, backends.Addr().String(), slow.Addr().String()}})
 	return ask(ctx, collector)
 }
 
@@ -123,7 +140,7 @@ func say(told line) {
 
 // Starts the receiver, and returns its address. It opens its port by itself, which is free a moment
 // before.
-func collect(ctx context.Context, address string) (string, error) {
+func collect(ctx context.Context, address string, tls *configtls.ServerConfig) (string, error) {
 	var problem error
 	for range 10 {
 		free, err := net.Listen("tcp", net.JoinHostPort(address, "0"))
@@ -132,21 +149,27 @@ func collect(ctx context.Context, address string) (string, error) {
 		}
 		place := free.Addr().String()
 		free.Close()
-		if problem = receive(ctx, place); problem == nil {
+		if problem = receive(ctx, place, tls); problem == nil {
 			return place, nil
 		}
 	}
 	return "", problem
 }
 
-func receive(ctx context.Context, place string) error {
+func receive(ctx context.Context, place string, tls *configtls.ServerConfig) error {
 	factory := otlpreceiver.NewFactory()
 	config := factory.CreateDefaultConfig().(*otlpreceiver.Config)
 	config.Protocols.GRPC = otlpreceiver.Protocols{}.GRPC
-	config.Protocols.HTTP.GetOrInsertDefault().ServerConfig.NetAddr.Endpoint = place
-	traces, err := consumer.NewTraces(func(_ context.Context, traces ptrace.Traces) error {
+	server := &config.Protocols.HTTP.GetOrInsertDefault().ServerConfig
+	server.NetAddr.Endpoint = place
+	server.IncludeMetadata = true
+	if tls != nil {
+		server.TLS = configoptional.Some(*tls)
+	}
+	traces, err := consumer.NewTraces(func(ctx context.Context, traces ptrace.Traces) error {
 		text, err := (&ptrace.JSONMarshaler{}).MarshalTraces(traces)
-		say(line{Traces: text})
+		authorization := client.FromContext(ctx).Metadata.Get("authorization")
+		say(line{Traces: text, Authorization: authorization})
 		return err
 	})
 	if err != nil {
@@ -253,17 +276,17 @@ func ask(ctx context.Context, collector string) error {
 		if err := json.Unmarshal(lines.Bytes(), &asked); err != nil {
 			return err
 		}
-		var client http.RoundTripper = clients[asked.HTTP2]
+		var transport http.RoundTripper = clients[asked.HTTP2]
 		if asked.Traced {
-			client = otelhttp.NewTransport(client, otelhttp.WithTracerProvider(provider),
+			transport = otelhttp.NewTransport(transport, otelhttp.WithTracerProvider(provider),
 				otelhttp.WithPropagators(propagation.TraceContext{}))
 		}
-		say(line{Answer: exchange(ctx, client, asked)})
+		say(line{Answer: exchange(ctx, transport, asked)})
 	}
 	return lines.Err()
 }
 
-func exchange(ctx context.Context, client http.RoundTripper, asked question) *answer {
+func exchange(ctx context.Context, transport http.RoundTripper, asked question) *answer {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, asked.URL, nil)
 	if err != nil {
 		return &answer{Error: err.Error()}
@@ -272,7 +295,7 @@ func exchange(ctx context.Context, client http.RoundTripper, asked question) *an
 	for name, value := range asked.Fields {
 		request.Header.Set(name, value)
 	}
-	response, err := client.RoundTrip(request)
+	response, err := transport.RoundTrip(request)
 	if err != nil {
 		return &answer{Error: err.Error()}
 	}

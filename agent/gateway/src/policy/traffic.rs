@@ -263,6 +263,8 @@ mod tests {
     fn a_policy_that_cannot_be_meant_lets_no_request_pass() {
         for (spec, told) in [
             (json!({"allow": ["10.0.0.0/33"]}), "allow: \"10.0.0.0/33\": write a range of addresses"),
+            (json!({"tracing": {"percent": 101}}), "tracing: 101 of 100 is no share: write from 0 to all"),
+            (json!({"tracing": {}}), "tracing: write one of percent and fraction"),
             (json!({"allow": []}), "the policy's lists are empty, and it says nothing"),
             (json!({"deny": [], "rateLimits": []}), "the policy's lists are empty, and it says nothing"),
             (json!({"deny": ["::ffff:10.0.0.1"]}), "write an IPv4 address as such"),

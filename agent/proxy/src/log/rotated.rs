@@ -33,12 +33,15 @@ impl Rotated {
     /// # Errors
     /// When they are lost, or some of them.
     pub(super) fn write(&mut self, lines: &[u8]) -> io::Result<()> {
-        // Twice where another agent has rotated the file, and filled the next.
-        for _ in 0..2 {
-            let size = self.file.metadata()?.len();
-            if size > 0 && size + lines.len() as u64 > self.settings.bytes {
-                self.rotate()?;
-            }
+        let file = self.file.metadata()?;
+        let is_same = |there: fs::Metadata| (there.dev(), there.ino()) == (file.dev(), file.ino());
+        // Another agent may have rotated it, or an operator have taken it away.
+        if !fs::metadata(&self.settings.path).is_ok_and(is_same) {
+            (self.file, self.is_torn) = open(&self.settings.path)?;
+        }
+        let size = self.file.metadata()?.len();
+        if size > 0 && size + lines.len() as u64 > self.settings.bytes {
+            self.rotate()?;
         }
         if self.is_torn {
             self.file.write_all(b"\n")?;
@@ -50,17 +53,12 @@ impl Rotated {
 
     fn rotate(&mut self) -> io::Result<()> {
         let LogFile { path, old, .. } = &self.settings;
-        let own = self.file.metadata()?;
-        let is_same = |there: fs::Metadata| (there.dev(), there.ino()) == (own.dev(), own.ino());
-        // Another agent may have done so, or an operator have taken it away.
-        if fs::metadata(path).is_ok_and(is_same) {
-            for number in (1..*old).rev() {
-                unless_missing(fs::rename(numbered(path, number), numbered(path, number + 1)))?;
-            }
-            match old {
-                0 => fs::remove_file(path)?,
-                _ => fs::rename(path, numbered(path, 1))?,
-            }
+        for number in (1..*old).rev() {
+            unless_missing(fs::rename(numbered(path, number), numbered(path, number + 1)))?;
+        }
+        match old {
+            0 => fs::remove_file(path)?,
+            _ => fs::rename(path, numbered(path, 1))?,
         }
         (self.file, self.is_torn) = open(path)?;
         Ok(())
@@ -146,7 +144,7 @@ mod tests {
         other.write(b"three\n").unwrap();
         one.write(b"four\n").unwrap();
         other.write(b"5\n").unwrap();
-        assert_eq!(texts(&path), some(["5\n", "four\n", "three\n", "one\ntwo\n"]));
+        assert_eq!(texts(&path), some(["four\n5\n", "three\n", "one\ntwo\n"]));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::StatusCode;
-use portcullis_model::{AccessLog, BackendProtocol, Gateway, LogFormat, ObjectName};
+use portcullis_model::{AccessLog, BackendProtocol, Gateway, LogField, LogFormat, ObjectName};
 use portcullis_proxy::{LogOutput, Settings};
 use serde_json::Value;
 
@@ -157,6 +157,23 @@ async fn answers_below_the_minimum_have_no_line() {
     assert_eq!(world.send(Via::Http1, "GET /%00").await.status, 400);
     let lines = parsed(&lines(world, reader).await);
     assert_eq!(lines.iter().map(|line| &line["status"]).collect::<Vec<_>>(), [&Value::from(400)]);
+}
+
+#[tokio::test]
+async fn fields_that_are_omitted_are_in_no_line() {
+    for format in [LogFormat::Json, LogFormat::Text] {
+        let omit = LogField::ALL.into_iter().collect();
+        let (world, _origin, reader) = world_behind(1, AccessLog { format, omit, ..all() }).await;
+        let request =
+            "GET /kept?secret=1\nuser-agent: secret\nreferer: http://secret.test/\nx-forwarded-for: 6.6.6.6";
+        assert_eq!(world.send(Via::Http1, request).await.status, 200);
+        let lines = lines(world, reader).await;
+        let [line] = lines.as_slice() else { panic!("{lines:?}") };
+        assert!(line.contains("/kept"), "{line}");
+        // The endpoint is on this address, too.
+        let omitted = ["secret", "6.6.6.6", "\"client\"", "127.0.0.1 - -"];
+        assert!(omitted.iter().all(|text| !line.contains(text)), "{line}");
+    }
 }
 
 /// A client cannot write lines or fields of its own.
