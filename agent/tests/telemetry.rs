@@ -157,7 +157,8 @@ impl Telemetry {
             found.is_none()
         });
         let lines = waited.unwrap().0;
-        found.unwrap_or_else(|| panic!("within {TIMEOUT:?}: {what}; there is {:#?}", &**lines))
+        assert!(found.is_some(), "within {TIMEOUT:?}: {what}; there is {:#?}", &**lines);
+        found.unwrap()
     }
 
     fn agent(&self, options: &[&str]) -> Agent {
