@@ -34,7 +34,10 @@ pub(crate) fn release(architecture: Architecture) -> Result<PathBuf> {
     println!("cross: building for {} on {from}, untrained", architecture.name());
     let target = format!("{to}-unknown-linux-gnu");
     let library = StandardLibrary::find(architecture, &target)?;
-    let mut cargo = build::static_build_for(&target, Profile::Release, &library.flags())?;
+    // By its linker: what comes with the compiler cannot take it out of a static program for arm64.
+    let mut flags = vec!["-Cstrip=debuginfo".to_owned()];
+    flags.extend(library.flags());
+    let mut cargo = build::static_build_for(&target, Profile::Release, &flags)?;
     library.have_compiled_by(&mut cargo);
     let of_target = |name: &str| format!("{name}_{}", target.replace('-', "_"));
     cargo.env(format!("CARGO_TARGET_{}_LINKER", target.replace('-', "_").to_uppercase()), &gcc);

@@ -104,10 +104,20 @@ pub(crate) fn strip(program: &Path) -> Result<PathBuf> {
     let name = program.file_name().context("the program has no name")?;
     let place = workspace::root().join("target/image").join(Architecture::of(program)?.name()).join(name);
     fs::create_dir_all(place.parent().unwrap_or(&place))?;
-    // The compiler's own, which knows programs of all processors.
-    let objcopy = release::compilers("rust-objcopy")?;
-    command::run(Command::new(objcopy).arg("--strip-debug").arg(program).arg(&place))?;
+    if has_debug_information(program)? {
+        // The compiler's own, which knows programs of all processors.
+        let objcopy = release::compilers("rust-objcopy")?;
+        command::run(Command::new(objcopy).arg("--strip-debug").arg(program).arg(&place))?;
+    } else {
+        fs::copy(program, &place)?;
+    }
     Ok(place)
+}
+
+fn has_debug_information(program: &Path) -> Result<bool> {
+    let bytes = fs::read(program)?;
+    let file = ElfFile64::<object::Endianness>::parse(&*bytes).context("the program is not ELF")?;
+    Ok(file.has_debug_symbols())
 }
 
 /// The list of crates in the program, which scanners of images read.
