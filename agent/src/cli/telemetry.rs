@@ -17,7 +17,7 @@ pub(crate) struct TelemetryArgs {
     /// Collector of traces, and of access logs if they are to go there, by OTLP over HTTP
     /// (protobuf): https://collector.example:4318, for instance [default: none]
     #[arg(long, value_name = "URL", value_parser = endpoint, env = "OTEL_EXPORTER_OTLP_ENDPOINT")]
-    pub otlp_endpoint: Option<Uri>,
+    pub otlp_endpoint: Option<Endpoint>,
     /// File of header fields for the collector, each in a line as "name: value"; read for each
     /// message
     #[arg(long, value_name = "FILE", requires = "otlp_endpoint", env = "PORTCULLIS_OTLP_HEADERS_FILE")]
@@ -50,6 +50,10 @@ pub(crate) struct TelemetryArgs {
     pub access_log_files: u32,
 }
 
+/// `None` if it is empty: OpenTelemetry has an empty variable be one that is not set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Endpoint(Option<Uri>);
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum LogDestination {
     Stdout,
@@ -71,12 +75,16 @@ pub(crate) enum ParentsChoice {
 // === impl TelemetryArgs ===
 
 impl TelemetryArgs {
+    fn collector(&self) -> Option<&Uri> {
+        self.otlp_endpoint.as_ref()?.0.as_ref()
+    }
+
     /// # Errors
     /// When it is to be a collector's, and there is none.
     pub(crate) fn log_output(&self) -> Result<LogOutput> {
         Ok(match &self.access_log {
             LogDestination::Stdout => LogOutput::Stdout,
-            LogDestination::Otlp if self.otlp_endpoint.is_none() => {
+            LogDestination::Otlp if self.collector().is_none() => {
                 bail!("--access-log otlp: name the collector, by --otlp-endpoint")
             }
             LogDestination::Otlp => LogOutput::Collector,
@@ -93,7 +101,7 @@ impl TelemetryArgs {
     /// # Errors
     /// When a file cannot be read that is needed for it.
     pub(crate) fn otlp(&self, node: Option<&str>) -> Result<Option<Otlp>> {
-        let Some(endpoint) = self.otlp_endpoint.clone() else { return Ok(None) };
+        let Some(endpoint) = self.collector().cloned() else { return Ok(None) };
         let files = [("--otlp-headers-file", &self.otlp_headers_file), ("--otlp-ca", &self.otlp_ca)];
         for (option, file) in files {
             let Some(file) = file else { continue };
@@ -137,7 +145,10 @@ fn log_destination(text: &str) -> Result<LogDestination> {
     }
 }
 
-fn endpoint(text: &str) -> Result<Uri> {
+fn endpoint(text: &str) -> Result<Endpoint> {
+    if text.is_empty() {
+        return Ok(Endpoint(None));
+    }
     let uri: Uri = text.parse().context("write a URL, such as http://collector.example:4318")?;
     let is_http = matches!(uri.scheme_str(), Some("http" | "https"));
     if !is_http || uri.host().is_none_or(str::is_empty) {
@@ -148,7 +159,7 @@ fn endpoint(text: &str) -> Result<Uri> {
     if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
         bail!("a password does not belong here: write it into --otlp-headers-file");
     }
-    Ok(uri)
+    Ok(Endpoint(Some(uri)))
 }
 
 /// Of a percentage, which may have three decimal places.
@@ -197,7 +208,8 @@ mod tests {
             ("http://user:secret@collector.example", false),
             ("http://:4318", false),
         ] {
-            assert_eq!(endpoint(text).is_ok(), is_one, "{text}");
+            assert_eq!(endpoint(text).is_ok_and(|it| it.0.is_some()), is_one, "{text}");
         }
+        assert_eq!(endpoint("").unwrap(), Endpoint(None));
     }
 }
