@@ -44,9 +44,10 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let program = match &args.binary {
-        Some(binary) => binary.clone(),
-        None => built(args.architecture)?,
+    let program = match (&args.binary, args.architecture) {
+        (Some(binary), _) => binary.clone(),
+        (None, Some(architecture)) => built(architecture)?,
+        (None, None) => built(Architecture::host()?)?,
     };
     let program = shippable(&program)?;
     let authorities = (!args.without_authorities).then_some(Path::new(AUTHORITIES));
@@ -62,11 +63,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 }
 
 /// The agent as it is shipped.
-pub(crate) fn built(architecture: Option<Architecture>) -> Result<PathBuf> {
-    let program = match architecture {
-        Some(architecture) => release::build_for(architecture)?,
-        None => release::build()?,
-    };
+pub(crate) fn built(architecture: Architecture) -> Result<PathBuf> {
+    let program = release::build_for(architecture)?;
     refuse_unlisted(&program)?;
     Ok(program)
 }

@@ -66,15 +66,16 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 
     let Args { repository, tag, .. } = args;
     let images = Images::of(&programs(args)?)?;
-    let digest = images.digest();
+    let digests = images.digests();
+    let digest = digests.first().context("there is no program to publish")?;
     let sboms = images.each().map(|(image, program)| Ok((image, parts::of(program)?)));
     let sboms = sboms.collect::<Result<Vec<_>>>()?;
     let charts = repository.charts();
-    let package = chart::package((repository, &digest), &place)?;
+    let package = chart::package((repository, digest), &place)?;
     // All that may refuse comes before the first push: the tags say the same version, or none.
     let mut there = None;
     if !args.replace {
-        registry.refuse_other(repository, tag, &digest)?;
+        registry.refuse_other(repository, tag, digest)?;
         there = chart::published(&registry, &charts, &package)?;
     }
     images.push(&registry, repository, tag)?;
@@ -92,8 +93,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     };
     println!("publish: chart oci://{charts}/{} {}, {chart}", chart::NAME, env!("CARGO_PKG_VERSION"));
     if let Some(key) = key {
-        for digest in images.digests() {
-            key.sign(&registry, repository, &digest)?;
+        for digest in &digests {
+            key.sign(&registry, repository, digest)?;
         }
         key.sign(&registry, &charts.child(chart::NAME), &chart)?;
         println!(
@@ -103,16 +104,16 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Of each processor once.
+/// Those that are given, or else built, for each processor once.
 fn programs(args: &Args) -> Result<Vec<PathBuf>> {
-    match (&args.binary[..], &args.architecture[..]) {
-        ([], []) => Ok(vec![image::built(None)?]),
-        ([], architectures) => {
-            let wanted: BTreeSet<_> = architectures.iter().copied().collect();
-            wanted.into_iter().map(|architecture| image::built(Some(architecture))).collect()
-        }
-        (binaries, _) => Ok(binaries.to_vec()),
+    if !args.binary.is_empty() {
+        return Ok(args.binary.clone());
     }
+    let mut wanted: BTreeSet<_> = args.architecture.iter().copied().collect();
+    if wanted.is_empty() {
+        wanted.insert(Architecture::host()?);
+    }
+    wanted.into_iter().map(image::built).collect()
 }
 
 #[cfg(test)]

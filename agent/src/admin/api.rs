@@ -1,5 +1,5 @@
 //! The endpoints below `/api/v1`: JSON with names that stay, in parts that end, without secrets.
-//! What they say is made elsewhere; `docs/api.md` is the list.
+//! `docs/api.md` lists them; their answers are made by `portcullis_inspect`.
 
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};

@@ -37,15 +37,7 @@ impl Images {
         self.0.keys().map(|architecture| architecture.name()).collect::<Vec<_>>().join(" and ")
     }
 
-    /// The digest that the tag leads to.
-    pub(super) fn digest(&self) -> String {
-        match self.index() {
-            Some(index) => blobs::digest(index.to_string().as_bytes()),
-            None => self.each().map(|(image, _)| image.manifest.digest.clone()).collect(),
-        }
-    }
-
-    /// All that a node may be told to run: index and images.
+    /// All that a node may be told to run. The tag leads to the first: the index if there is one.
     pub(super) fn digests(&self) -> Vec<String> {
         let images = self.each().map(|(image, _)| image.manifest.digest.clone());
         let index = self.index().map(|index| blobs::digest(index.to_string().as_bytes()));
