@@ -12,7 +12,7 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use portcullis_model::BackendProtocol;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 use crate::support::backend::{Backend, refusing};
 use crate::support::origin::Origin;
@@ -89,6 +89,14 @@ async fn responses_with_the_rules_codes_are_tried_again() {
     }
 }
 
+/// A listener that as many may connect to at once as a test has clients. At tokio's own, with room
+/// for 128, the kernel goes over to SYN cookies and resets some of those who come too early.
+fn roomy() -> TcpListener {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    socket.listen(1024).unwrap()
+}
+
 #[tokio::test]
 async fn a_body_is_sent_again_byte_for_byte() {
     let body: String = (0..5000).map(|at| format!("{at:x};")).collect();
@@ -148,7 +156,7 @@ async fn what_a_core_keeps_is_given_back() {
 /// Of all bodies that a core keeps, one namespace's have half of the room.
 #[tokio::test]
 async fn bodies_for_one_namespace_leave_room_for_those_for_others() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let listener = roomy();
     let hanging = listener.local_addr().unwrap();
     let begun = Arc::new(AtomicUsize::new(0));
     let counted = begun.clone();
