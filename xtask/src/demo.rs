@@ -8,16 +8,17 @@ mod requests;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use portcullis_testbed as testbed;
 use portcullis_testbed::build;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use testbed::{Agent, Authority, Backend, Launch, quickstart};
 
-use crate::setup;
+use crate::{build_ebpf, setup};
 use page::Page;
 use requests::REQUESTS;
 
@@ -103,7 +104,20 @@ fn program(args: &Args) -> Result<PathBuf> {
         return Ok(binary.clone());
     }
     setup::run(&setup::Args::default())?;
-    if args.release { build::release() } else { build::debug() }
+    if args.release { build::release() } else { both_at_once() }
+}
+
+/// Most of what the agent is made of is compiled beside the kernel programs, which one core links.
+/// They are there when the crate that embeds them is compiled; were they not, the second build would
+/// make up for it.
+fn both_at_once() -> Result<PathBuf> {
+    thread::scope(|scope| {
+        let programs = scope.spawn(|| build_ebpf::run(&build_ebpf::Args::unverified()));
+        let agent = build::debug_agent();
+        programs.join().map_err(|_| anyhow!("the build of the kernel programs panicked"))??;
+        agent
+    })?;
+    build::debug_agent()
 }
 
 impl Demo {

@@ -22,7 +22,15 @@ pub fn release() -> Result<PathBuf> {
 /// system's allocator.
 pub fn debug() -> Result<PathBuf> {
     command::run(&mut xtask(&["build-ebpf"]))?;
-    command::run(cargo().args(["build", "--locked", "--package", "portcullis", "--no-default-features"]))?;
+    debug_agent()
+}
+
+/// The agent of [`debug`], with the kernel programs that are there, if they are. It is built once
+/// and nobody steps through it: a third of the time of its own crates is saved.
+pub fn debug_agent() -> Result<PathBuf> {
+    let mut cargo = cargo();
+    cargo.args(["build", "--locked", "--package", "portcullis", "--no-default-features"]);
+    command::run(cargo.env("CARGO_INCREMENTAL", "0").env("CARGO_PROFILE_DEV_DEBUG", "false"))?;
     Ok(debug_program())
 }
 
