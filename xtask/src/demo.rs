@@ -107,9 +107,8 @@ fn program(args: &Args) -> Result<PathBuf> {
     if args.release { build::release() } else { both_at_once() }
 }
 
-/// Most of what the agent is made of is compiled beside the kernel programs, which one core links.
-/// They are there when the crate that embeds them is compiled; were they not, the second build would
-/// make up for it.
+/// Most of what the agent is made of is compiled beside the kernel programs. They are there when
+/// the crate that embeds them is; were they not, the second build would make up for it.
 fn both_at_once() -> Result<PathBuf> {
     thread::scope(|scope| {
         let programs = scope.spawn(|| build_ebpf::run(&build_ebpf::Args::unverified()));

@@ -25,8 +25,8 @@ pub fn debug() -> Result<PathBuf> {
     debug_agent()
 }
 
-/// The agent of [`debug`], with the kernel programs that are there, if they are. It is built once
-/// and nobody steps through it: a third of the time of its own crates is saved.
+/// The agent of [`debug`], with the kernel programs that are there, if they are. It is built once,
+/// and debuggers do not step through it: a third of the time of its own crates is saved.
 pub fn debug_agent() -> Result<PathBuf> {
     let mut cargo = cargo();
     cargo.args(["build", "--locked", "--package", "portcullis", "--no-default-features"]);

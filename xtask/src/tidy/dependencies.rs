@@ -28,6 +28,6 @@ fn stale(listed: &BTreeSet<&str>, used: &BTreeSet<&str>) -> Vec<Problem> {
 
 /// The names in the first column of the tables.
 fn listed(text: &str) -> BTreeSet<&str> {
-    let names = text.lines().filter_map(|line| line.strip_prefix("| `")?.split_once("` |"));
-    names.map(|(name, _)| name).collect()
+    let cells = text.lines().filter_map(|line| line.strip_prefix("| `")?.split_once("` |"));
+    cells.flat_map(|(names, _)| names.split("`, `")).collect()
 }
