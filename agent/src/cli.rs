@@ -100,6 +100,9 @@ pub(crate) struct ConvertArgs {
     /// Format of the objects
     #[arg(short, long, value_enum, default_value_t)]
     pub output: Format,
+    /// Write the list of what became of each annotation into this file, too, as JSON
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
 }
 
 #[derive(Args)]

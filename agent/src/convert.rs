@@ -16,9 +16,11 @@ mod terms;
 mod trial;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use portcullis_control::source::Batch;
 use portcullis_inspect::{Cell, Colours, Look, Table};
 use serde_json::Value;
@@ -58,6 +60,9 @@ pub(crate) fn run(args: &ConvertArgs) -> Result<ExitCode> {
     let gateway = (namespace.to_owned(), name.to_owned());
     let options = Options { gateway, http_port: args.http_port, https_port: args.https_port };
     let converted = convert(&batch.written, &options);
+    if let Some(report) = &args.report {
+        write_report(report, &converted.differences)?;
+    }
     output::objects(&converted.objects, args.output)?;
     let rows = converted.differences.iter().map(|it| -> Vec<Cell> {
         let outcome = it.outcome.to_string();
@@ -69,6 +74,14 @@ pub(crate) fn run(args: &ConvertArgs) -> Result<ExitCode> {
     output::error(&summary(&converted.differences));
     let is_alarming = converted.differences.iter().any(|it| it.outcome.is_alarming());
     Ok(ExitCode::from(if !batch.is_readable() { 2 } else { u8::from(is_alarming) }))
+}
+
+/// The table as a JSON list.
+fn write_report(file: &Path, differences: &[Difference]) -> Result<()> {
+    let mut values =
+        serde_json::to_vec_pretty(&differences.iter().map(Difference::value).collect::<Value>())?;
+    values.push(b'\n');
+    fs::write(file, values).with_context(|| format!("cannot write --report {}", file.display()))
 }
 
 /// A line for `check`, if there are Ingresses in its input.

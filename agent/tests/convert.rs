@@ -69,6 +69,30 @@ fn outputs_are_as_expected() {
     assert!(cases().len() >= 20);
 }
 
+#[test]
+fn the_list_is_written_as_values_as_well() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("report.json");
+    let case = cases().into_iter().find(|case| case.ends_with("snippet")).unwrap();
+    let output = portcullis(&["convert", "-", "--report", file.to_str().unwrap()], &input(&case));
+    let report: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+    let table = fs::read_to_string(case.join("differences.txt")).unwrap();
+    // Between the heading and the sum.
+    let rows: Vec<_> = table.lines().skip(1).take(report.as_array().unwrap().len()).collect();
+    assert_eq!(table.lines().count(), rows.len() + 3, "{table}");
+    for (row, value) in rows.into_iter().zip(report.as_array().unwrap()) {
+        let cells = ["ingress", "annotation", "outcome", "now"].map(|column| value[column].as_str().unwrap());
+        let written: Vec<_> = row.split_whitespace().collect();
+        assert_eq!(written, cells.join(" ").split_whitespace().collect::<Vec<_>>());
+    }
+    assert_eq!(output.status.code(), Some(1));
+    let nowhere = folder.path().join("missing/report.json");
+    let output = portcullis(&["convert", "-", "--report", nowhere.to_str().unwrap()], &input(&case));
+    let said = text(&output.stderr);
+    assert!(said.contains("cannot write --report") && said.contains("missing/report.json"), "{said}");
+    assert!(output.stdout.is_empty() && output.status.code() == Some(2), "{said}");
+}
+
 /// With the Services of the input, and the Secrets and ConfigMaps that it takes for granted.
 #[test]
 fn check_finds_nothing_in_what_comes_out() {

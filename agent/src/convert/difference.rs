@@ -1,6 +1,8 @@
-//! The outcome of each annotation, for people.
+//! The outcome of each annotation, for people and as values.
 
 use std::fmt;
+
+use serde_json::{Value, json};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Outcome {
@@ -27,6 +29,16 @@ pub(super) struct Difference {
 impl Difference {
     pub(super) fn new(ingress: &str, subject: &str, outcome: Outcome, text: impl Into<String>) -> Self {
         Self { ingress: ingress.to_owned(), subject: subject.to_owned(), outcome, text: text.into() }
+    }
+
+    /// With the names of the table's columns.
+    pub(super) fn value(&self) -> Value {
+        json!({
+            "ingress": self.ingress,
+            "annotation": self.subject,
+            "outcome": self.outcome.to_string(),
+            "now": self.text,
+        })
     }
 }
 
