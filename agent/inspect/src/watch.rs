@@ -14,7 +14,7 @@ use crate::table::{Look, subject_line};
 /// Ports of which it is said what they would do with a request that did not come.
 const MOST_PORTS: usize = 4;
 /// Characters of a step's time and subject.
-const INDENT: usize = 23;
+const INDENT: usize = 24;
 
 /// The answer to an operator who has waited.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -182,7 +182,7 @@ fn number(query: &Query, name: &'static str, usual: u64, most: u64) -> Result<u6
 
 fn host(text: &str) -> Result<String, WatchError> {
     let host = bare_host(text).map_err(|_| WatchError::Host(text.to_owned()))?;
-    Ok(host.to_ascii_lowercase())
+    Ok(host.into_owned())
 }
 
 fn path(text: &str) -> Result<WatchedPath, WatchError> {

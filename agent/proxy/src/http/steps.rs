@@ -2,7 +2,7 @@
 //! Nothing of a field's value is told, but of the host; nor is a query.
 
 use http::{Method, Version};
-use portcullis_model::{Filter, HeaderEdit, Listener, Rule, TrafficPolicy};
+use portcullis_model::{Filter, HeaderEdit, Listener, TrafficPolicy};
 
 use crate::client::clients::Client;
 use crate::http::decide::{AskedBy, Decision, Guarded, Next, Step};
@@ -39,11 +39,12 @@ pub(super) fn decided(trace: &RequestTrace, decision: &Decision<'_>, matched: Op
             None => rule.id.to_string(),
         });
         policies(trace, rule.policy.as_deref());
-        filters(trace, rule);
+        filters(trace, &rule.filters);
     }
     match decision {
         Decision::Forward(plan) => {
             trace.step("backend", || format!("{}, of weight {}", plan.name, plan.backend.weight));
+            filters(trace, &plan.backend.filters);
         }
         Decision::Guarded(guarded) => guards(trace, guarded),
         Decision::Own(_) => {}
@@ -69,8 +70,8 @@ fn policies(trace: &RequestTrace, policy: Option<&TrafficPolicy>) {
     }
 }
 
-fn filters(trace: &RequestTrace, rule: &Rule) {
-    for filter in &rule.filters {
+fn filters(trace: &RequestTrace, filters: &[Filter]) {
+    for filter in filters {
         trace.step("filter", || match filter {
             Filter::RequestHeaders(edit) => format!("fields of the request: {}", names(edit)),
             Filter::ResponseHeaders(edit) => format!("fields of the response: {}", names(edit)),
