@@ -86,12 +86,17 @@ endpoints: [{{addresses: [127.0.0.1], conditions: {{ready: true}}}}]
 }
 
 fn start() -> Agent {
+    start_with(&[])
+}
+
+fn start_with(options: &[&str]) -> Agent {
     let answers = |status: &str| {
         backend_that_answers(format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"))
     };
     let services = [("cart", backend("cart")), ("broken", answers("503 No")), ("guard", answers("403 No"))];
     let services = services.map(|(name, port)| service(name, port)).concat();
-    Agent::start(&[("gateway.yaml", GATEWAY), ("routes.yaml", &format!("{ROUTES}{services}"))])
+    let manifests = [("gateway.yaml", GATEWAY), ("routes.yaml", &format!("{ROUTES}{services}"))];
+    Agent::start_with(options, &manifests)
 }
 
 /// The answer to the command while requests come.
@@ -258,8 +263,16 @@ fn retries_and_refusals_are_steps() {
 }
 
 #[test]
-fn requests_of_http2_are_told_of_too() {
-    let agent = start();
+fn requests_of_the_http_library_and_of_http2_are_told_of_too() {
+    let agent = start_with(&["--http1", "library"]);
+    let report = watched(&agent, &["--path", "/cart"], || drop(ask(&agent, "shop.example", "/cart")));
+    let expected = [
+        ("request", "GET shop.example/cart by HTTP/1.1"),
+        ("attempt", "1 to infra/cart:80"),
+        ("response", "200 (2xx), by the backend infra/cart:80"),
+        ("end", "4 bytes"),
+    ];
+    assert_steps(&report, &expected);
     let report = watched(&agent, &["--host", "shop.example", "--listener", "http"], || {
         ask_by_http2(&agent, "shop.example", "/cart");
     });
