@@ -1,8 +1,8 @@
 //! The admin endpoints of an agent, and asking them. They are on a unix socket, and on a port of
-//! loopback if asked for; nothing here can change anything.
+//! loopback if asked for; nothing here can change what is served.
 
 pub(crate) mod access;
-mod api;
+pub(crate) mod api;
 pub(crate) mod browsers;
 pub(crate) mod client;
 pub(crate) mod endpoints;
@@ -10,3 +10,4 @@ mod hosts;
 mod page;
 pub(crate) mod server;
 pub(crate) mod sources;
+pub(crate) mod watch;

@@ -15,6 +15,7 @@ use portcullis_model::{AddressRange, HostPattern};
 
 use crate::cleanup::CleanupArgs;
 use crate::output::{Colour, Format, View};
+use crate::watch_limits::{LONGEST_TIME, MOST_REQUESTS, USUAL_TIME};
 
 pub(crate) use run::{
     DatapathChoice, DurationsBy, ForwardingChoice, Http1Choice, LogFormat, MetricsArgs, RunArgs,
@@ -49,6 +50,10 @@ pub(crate) enum Command {
     Routes(RoutesArgs),
     /// Say which listener, rule and backend take a request, and why not the others
     Explain(ExplainArgs),
+    /// Wait for the next request for a host or path, and show what becomes of it step by step
+    ///
+    /// Exit status: 0 such a request came, 1 none did.
+    Watch(WatchArgs),
     /// Print the configuration that the data plane runs
     Dump(DumpArgs),
     /// Show listeners, routes and backends by their requests a second, live
@@ -169,6 +174,36 @@ pub(crate) struct ExplainArgs {
     #[command(flatten)]
     pub from: From,
     /// Lines of text, or the same as values
+    #[arg(short, long, value_enum, default_value_t)]
+    pub output: View,
+}
+
+#[derive(Args)]
+pub(crate) struct WatchArgs {
+    /// The request's host [default: any]
+    #[arg(long, value_name = "NAME")]
+    pub host: Option<String>,
+    /// The request's path, without a query; /cart* for all that begin so [default: any]
+    #[arg(long = "path", value_name = "PATH")]
+    pub of_path: Option<String>,
+    /// The request's method [default: any]
+    #[arg(short = 'X', long, value_name = "METHOD")]
+    pub method: Option<String>,
+    /// A request header, as "Name: value", or a name for any value; repeat for several
+    #[arg(short = 'H', long = "header", value_name = "HEADER")]
+    pub headers: Vec<String>,
+    /// The listener: its name, or all of "Gateway infra/web listener https" [default: any]
+    #[arg(long, value_name = "NAME")]
+    pub listener: Option<String>,
+    /// Seconds to wait
+    #[arg(long, value_name = "N", default_value_t = USUAL_TIME, value_parser = clap::value_parser!(u64).range(1..=LONGEST_TIME))]
+    pub seconds: u64,
+    /// Requests to wait for
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=MOST_REQUESTS))]
+    pub count: u64,
+    #[command(flatten)]
+    pub admin: AdminSocket,
+    /// Steps as text, or the same as values
     #[arg(short, long, value_enum, default_value_t)]
     pub output: View,
 }

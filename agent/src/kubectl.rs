@@ -9,10 +9,10 @@ use clap::{Arg, Args, Parser, Subcommand};
 use portcullis_control::remote::Wanted;
 
 use crate::admin::client::Agent;
-use crate::cli::{BugreportArgs, DumpArgs, ExplainArgs, RoutesArgs, StatusArgs, TopArgs, UiArgs};
+use crate::cli::{BugreportArgs, DumpArgs, ExplainArgs, RoutesArgs, StatusArgs, TopArgs, UiArgs, WatchArgs};
 use crate::cluster::LEASE;
 use crate::output::Colour;
-use crate::{bugreport, inspect, output, status, top, ui};
+use crate::{bugreport, inspect, output, status, top, ui, watch};
 
 /// Ask an agent of the cluster what it serves.
 #[derive(Parser)]
@@ -63,6 +63,9 @@ enum Command {
     /// Say which listener, rule and backend take a request, and why not the others
     #[command(mut_arg("path", not_here), mut_arg("filename", |filename| filename.num_args(1)))]
     Explain(ExplainArgs),
+    /// Wait for the next request for a host or path, and show what becomes of it step by step
+    #[command(mut_arg("path", not_here))]
+    Watch(WatchArgs),
     /// Print the configuration that the data plane runs
     #[command(mut_arg("path", not_here))]
     Dump(DumpArgs),
@@ -91,6 +94,7 @@ pub(crate) fn run() -> Result<ExitCode> {
         Command::Status(args) => status::run(&args, &agent),
         Command::Routes(args) => inspect::routes(&args, &agent),
         Command::Explain(args) => inspect::explain(&args, &agent),
+        Command::Watch(args) => watch::run(&args, &agent),
         Command::Dump(args) => inspect::dump(&args, &agent),
         Command::Top(args) => top::run(&args, &agent),
         Command::Ui(args) => ui::run(&args, &agent),

@@ -37,6 +37,8 @@ mod telemetry;
 mod tenure;
 mod top;
 mod ui;
+mod watch;
+mod watch_limits;
 mod withheld;
 
 use std::process::ExitCode;
@@ -70,6 +72,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Status(args) => status::run(&args, &Agent::at_socket(args.admin.path())?),
         Command::Routes(args) => inspect::routes(&args, &Agent::at_socket(args.from.admin.path())?),
         Command::Explain(args) => inspect::explain(&args, &Agent::at_socket(args.from.admin.path())?),
+        Command::Watch(args) => watch::run(&args, &Agent::at_socket(args.admin.path())?),
         Command::Dump(args) => inspect::dump(&args, &Agent::at_socket(args.from.admin.path())?),
         Command::Top(args) => top::run(&args, &Agent::at_socket(args.admin.path())?),
         Command::Ui(args) => ui::run(&args, &Agent::at_socket(args.admin.path())?),

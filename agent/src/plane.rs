@@ -19,8 +19,10 @@ use portcullis_node::{
     Choice, CoreSockets, ForwardingSettings, Interfaces, KernelLog, Node, Tended, Wanted, own_addresses,
     reachable_addresses,
 };
-use portcullis_proxy::{Http1, L4, Measure, MinimumRate, Proxy, Reason, SocketMode, Sockets, Stats};
-use tokio::sync::{Notify, OwnedMutexGuard, watch};
+use portcullis_proxy::{
+    Http1, L4, Measure, MinimumRate, Proxy, Reason, SocketMode, Sockets, Stats, WatchedFor, WatchedRequest,
+};
+use tokio::sync::{Notify, OwnedMutexGuard, mpsc, watch};
 use tokio::task::JoinSet;
 
 use crate::cli::{DatapathChoice, DurationsBy, ForwardingChoice, Http1Choice, RunArgs};
@@ -239,6 +241,16 @@ impl Plane {
             }
         });
         following
+    }
+
+    /// Tells of the next requests of a kind.
+    pub(crate) async fn watch(
+        &self,
+        wanted: WatchedFor,
+        count: usize,
+        time: Duration,
+    ) -> mpsc::Receiver<WatchedRequest> {
+        self.proxy.watch(wanted, count, time).await
     }
 
     pub(crate) async fn stats(&self) -> Stats {

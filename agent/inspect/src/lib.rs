@@ -24,6 +24,7 @@ mod table;
 mod text;
 mod traffic;
 mod tree;
+mod watch;
 
 pub use age::decided_by_age;
 pub use dump::{dump_served, dump_snapshot};
@@ -51,3 +52,4 @@ pub use tree::{
     BackendNode, EndpointNode, GatewayNode, HostNode, ListenerNode, OutEndpoints, backends, endpoints,
     gateways, host_nodes, listeners, route_rows,
 };
+pub use watch::{Ended, RequestSteps, Step, WatchReport, foretold};

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use foldhash::quality::RandomState;
 
-use crate::{HostMap, HostPattern, PathMatch, Precedence, RequestHead, RouteMatch, Rule};
+use crate::{HostMap, HostPattern, PathMatch, Precedence, RequestHead, RouteMatch, Rule, RuleId};
 
 #[derive(Clone, Debug, Default)]
 pub struct RouteTable {
@@ -53,6 +53,15 @@ impl RouteTable {
     pub fn find(&self, request: &impl RequestHead) -> Option<Found<'_>> {
         let host = request.host();
         self.hosts.matching(host).find_map(|paths| paths.find(request))
+    }
+
+    /// The match by which a rule takes the request, if it does; to say so, not to find the rule.
+    pub fn matched(&self, request: &impl RequestHead, rule: &RuleId) -> Option<&RouteMatch> {
+        let mut entries = self.hosts.matching(request.host()).flat_map(|paths| paths.entries());
+        let entry = entries.find(|Entry { matches, rule: its, .. }| {
+            *its.id == *rule && matches.path.matches(request.path()) && matches.matches_beyond_path(request)
+        });
+        entry.map(|entry| &*entry.matches)
     }
 
     /// The rules of a host pattern; replaces what was there.

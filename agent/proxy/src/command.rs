@@ -12,6 +12,7 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::core::socket::Sockets;
 use crate::core::stats::Stats;
+use crate::trace::watch::Watch;
 
 pub(crate) enum Command {
     Listen(Sockets, SyncSender<io::Result<()>>),
@@ -21,6 +22,8 @@ pub(crate) enum Command {
     /// The keys that all agents have.
     UseKeys(Arc<KeyRing>, oneshot::Sender<()>),
     Stats(oneshot::Sender<Stats>),
+    /// The next requests of a kind, for an operator.
+    Watch(Watch, oneshot::Sender<()>),
     /// The sockets of frontends, once more.
     Share(oneshot::Sender<io::Result<Sockets>>),
     Stop(oneshot::Sender<()>),

@@ -41,6 +41,7 @@ pub(crate) mod search_time;
 pub(crate) mod sender;
 pub(crate) mod service;
 pub(crate) mod session;
+pub(crate) mod steps;
 pub(crate) mod templates;
 pub(crate) mod upgrade;
 pub(crate) mod websocket;

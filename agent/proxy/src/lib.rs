@@ -50,3 +50,5 @@ pub use crate::core::stats::{
 pub use crate::http::edge::bare_host;
 pub use crate::http::path::normalise as normalise_path;
 pub use crate::proxy::{CORE_THREAD, Proxy, StartError};
+pub use crate::trace::span::Value as SpanValue;
+pub use crate::trace::watch::{WatchEnd, WatchedFor, WatchedPath, WatchedRequest, WatchedStep};

@@ -4,6 +4,7 @@ use std::io;
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use portcullis_model::{KeyRing, Snapshot, SpeaksFirst, Unserved};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -23,6 +24,7 @@ use crate::http::session::own_ring;
 use crate::log::access_log::LogWriter;
 use crate::spread::{CoreLink, CoreLinks, Spread};
 use crate::thread::{self, Shared};
+use crate::trace::watch::{Watch, WatchedFor, WatchedRequest};
 use crate::upstream::health::SharedHealth;
 use crate::upstream::health::checks::Checks;
 use crate::upstream::key_sets::KeySets;
@@ -189,6 +191,19 @@ impl Proxy {
     /// Has sessions continue what others began that have these keys.
     pub async fn use_keys(&self, keys: Arc<KeyRing>) {
         self.command(|done| Command::UseKeys(keys.clone(), done)).await;
+    }
+
+    /// Tells of the next so many requests of a kind, each once it is over, until none is left, or
+    /// the time is over. Then no more come; dropped, nothing is waited for any more.
+    pub async fn watch(
+        &self,
+        wanted: WatchedFor,
+        count: usize,
+        time: Duration,
+    ) -> mpsc::Receiver<WatchedRequest> {
+        let (watch, told) = Watch::begin(wanted, count, time);
+        self.command(|done| Command::Watch(watch.clone(), done)).await;
+        told
     }
 
     pub async fn stats(&self) -> Stats {

@@ -51,6 +51,7 @@ use crate::l4::streams::Streams;
 use crate::l4::udp::{Buffer, Context, SessionCount, UdpFrontends};
 use crate::log::access_log::AccessLog;
 use crate::spread::Spread;
+use crate::trace::requests::TracedRequests;
 use crate::trace::span::Span;
 use crate::trace::tracer::Tracer;
 use crate::upstream::health::SharedHealth;
@@ -93,7 +94,6 @@ struct Core {
     sessions: Rc<Sessions>,
     rate_limits: Rc<RateLimits>,
     durations: Rc<Durations>,
-    tracer: Option<Rc<Tracer>>,
 }
 
 /// The parts that every connection passes.
@@ -162,13 +162,17 @@ pub(crate) async fn run(
                 let _ = done.send(());
             }
             Command::Stats(reply) => drop(reply.send(core.read())),
+            Command::Watch(watch, done) => {
+                core.traced().arm(watch);
+                let _ = done.send(());
+            }
             Command::Drain(done) => {
                 core.serve_waiting(&acceptors);
                 drop(acceptors);
                 core.serve_handed(&mut commands).await;
                 core.drain().await;
                 core.access_log.flush();
-                core.tracer.iter().for_each(|tracer| tracer.recorder.flush());
+                core.traced().flush();
                 let _ = done.send(());
                 return;
             }
@@ -281,7 +285,7 @@ impl Core {
             sessions: http_sessions.clone(),
             rate_limits: rate_limits.clone(),
             durations: durations.clone(),
-            tracer: tracer.clone(),
+            traced: TracedRequests::new(tracer),
         };
         let stream_forwarder =
             StreamForwarder::new(pools.clone(), snapshot.clone(), streams.clone(), access_log.clone(), hops);
@@ -315,7 +319,6 @@ impl Core {
             encoders,
             udp.clone(),
             access_log.clone(),
-            tracer.clone(),
         )));
         Self {
             settings,
@@ -331,7 +334,6 @@ impl Core {
             sessions: http_sessions,
             rate_limits,
             durations,
-            tracer,
         }
     }
 
@@ -361,13 +363,17 @@ impl Core {
         Ok(Sockets { bound, datagrams, ..Sockets::default() })
     }
 
+    fn traced(&self) -> &TracedRequests {
+        &self.server.service.router.traced
+    }
+
     fn read(&self) -> Stats {
         let mut stats = self.counters.read();
         stats.access_log_lost = self.access_log.lost.get();
         self.connection_limits.read_into(&mut stats);
         self.listeners.read_into(&mut stats);
         stats.durations = self.durations.read(&self.snapshot.load().snapshot);
-        stats.traces = self.tracer.as_ref().map(|tracer| tracer.recorder.read()).unwrap_or_default();
+        stats.traces = self.traced().tracer.as_ref().map(|tracer| tracer.recorder.read()).unwrap_or_default();
         stats
     }
 
@@ -441,7 +447,6 @@ async fn tick_forever(
     encoders: Rc<Encoders>,
     udp: Rc<UdpFrontends>,
     access_log: Rc<AccessLog>,
-    tracer: Option<Rc<Tracer>>,
 ) {
     loop {
         clock::tick().await;
@@ -450,7 +455,9 @@ async fn tick_forever(
         server.clients.sweep(held, encoders);
         udp.sweep();
         access_log.flush();
-        tracer.iter().for_each(|tracer| tracer.recorder.flush());
+        let traced = &server.service.router.traced;
+        traced.sweep();
+        traced.flush();
         server.spread.tell_busy();
     }
 }

@@ -15,6 +15,7 @@ use portcullis_inspect::{
 use serde_json::Value;
 
 use crate::admin::sources::Admin;
+use crate::admin::watch::{self, WatchError};
 use crate::plane::READING;
 use crate::scrape;
 
@@ -33,6 +34,8 @@ pub(crate) enum ApiError {
     Query(#[from] QueryError),
     #[error(transparent)]
     Question(#[from] QuestionError),
+    #[error(transparent)]
+    Watch(#[from] WatchError),
     #[error("cannot be shown: {0}")]
     Json(#[from] serde_json::Error),
 }
@@ -43,7 +46,8 @@ impl ApiError {
     pub(crate) fn status(&self) -> StatusCode {
         match self {
             Self::NotFound => StatusCode::NOT_FOUND,
-            Self::Query(_) | Self::Question(_) => StatusCode::BAD_REQUEST,
+            Self::Watch(WatchError::Busy) => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Query(_) | Self::Question(_) | Self::Watch(_) => StatusCode::BAD_REQUEST,
             Self::Json(_) => StatusCode::INTERNAL_SERVER_ERROR,
         }
     }
@@ -106,6 +110,7 @@ impl Admin {
                 let listeners = self.plane.status().listeners;
                 serde_json::to_value(explain(snapshot, &question, READING, &listeners)?)?
             }
+            watch::NAME => serde_json::to_value(self.watch(&watch::parameters(query)?).await?)?,
             _ => return Err(ApiError::NotFound),
         })
     }

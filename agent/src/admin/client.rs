@@ -16,7 +16,11 @@ use serde::de::DeserializeOwned;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::UnixStream;
 use tokio::runtime::Runtime;
+use tokio::task::JoinSet;
 use tokio::time::timeout;
+
+use crate::admin::{api, watch};
+use crate::watch_limits::LONGEST_TIME;
 
 /// Time in which a node says why it does not forward a connection.
 const CAUSE: Duration = Duration::from_secs(1);
@@ -162,6 +166,13 @@ fn parsed<T: DeserializeOwned>(text: &str) -> Result<T> {
     })
 }
 
+/// An answer that waits for requests takes as long as is asked for.
+fn answer_time(path: &str) -> Duration {
+    let name = path.strip_prefix(api::PREFIX).and_then(|path| path.split('?').next());
+    let waits = if name == Some(watch::NAME) { LONGEST_TIME } else { 0 };
+    ANSWER_TIME + Duration::from_secs(waits)
+}
+
 async fn exchange(
     stream: Box<dyn Stream>,
     method: Method,
@@ -170,7 +181,9 @@ async fn exchange(
     body: Bytes,
 ) -> Result<Response<Bytes>> {
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-    let connection = tokio::spawn(connection);
+    // It ends with this, so that an agent notices that its answer is not waited for any more.
+    let mut connections = JoinSet::new();
+    connections.spawn(connection);
     let mut request = Request::builder().method(method).uri(path).header(HOST, "localhost");
     if let Accept::Json = accept {
         request = request.header(ACCEPT, "application/json");
@@ -182,7 +195,6 @@ async fn exchange(
         let body = body.map_err(|error| anyhow!("the answer breaks off: {error}"))?.to_bytes();
         Ok(Response::from_parts(head, body))
     };
-    let answer = timeout(ANSWER_TIME, asked).await;
-    connection.abort();
-    answer.unwrap_or_else(|_| bail!("there is no answer within {ANSWER_TIME:?}"))
+    let time = answer_time(path);
+    timeout(time, asked).await.unwrap_or_else(|_| bail!("there is no answer within {time:?}"))
 }

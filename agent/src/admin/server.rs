@@ -9,6 +9,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener as StdTcpListener};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener as StdUnixListener, UnixStream as StdUnixStream};
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
@@ -26,7 +27,8 @@ use portcullis_node::Process;
 use rustix::io::Errno;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
-use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::watch::{Receiver, Sender, channel};
+use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
 use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep_until, timeout};
 
@@ -34,6 +36,7 @@ use crate::admin::access::{Access, Refusal, Unusable};
 use crate::admin::endpoints::text;
 use crate::admin::hosts::Hosts;
 use crate::admin::sources::Admin;
+use crate::admin::{api, watch};
 use crate::cli::RunArgs;
 use crate::hand_over::predecessor::Predecessor;
 use crate::plane::Plane;
@@ -126,7 +129,7 @@ pub(crate) struct Endpoints {
 /// The answers on one socket, which end with it.
 struct Acceptor {
     task: JoinHandle<()>,
-    open: watch::Sender<()>,
+    open: Sender<()>,
 }
 
 /// Listens on a unix socket, and on the ports that are asked for. An agent that takes over gets
@@ -293,7 +296,7 @@ impl Listener for TcpListener {
 
 /// Until the endpoints are closed. Connections end with it, idle ones above all: they would hold
 /// the data plane.
-async fn accept(listener: impl Listener, service: Arc<Service>, mut closed: watch::Receiver<()>) {
+async fn accept(listener: impl Listener, service: Arc<Service>, mut closed: Receiver<()>) {
     let mut connections = JoinSet::new();
     let mut open: VecDeque<Held> = VecDeque::new();
     loop {
@@ -364,11 +367,17 @@ async fn answer_on(
     service: &Service,
     answering: &Arc<AtomicUsize>,
 ) {
-    let answer = service_fn(|request| service.answer(request, Answering::begin(answering)));
+    let waiting = Arc::<AtomicUsize>::default();
+    let answer = service_fn(|request| service.answer(request, Answering::begin(answering), &waiting));
     let mut server = hyper::server::conn::http1::Builder::new();
     server.timer(TokioTimer::new()).header_read_timeout(REQUEST_TIME);
-    // A client that went away, or does not end.
-    let _ = timeout(CONNECTION_TIME, server.serve_connection(TokioIo::new(stream), answer)).await;
+    let mut serving = pin!(server.serve_connection(TokioIo::new(stream), answer));
+    // A client that went away, or does not end; an operator who waits for requests has more time.
+    while timeout(CONNECTION_TIME, &mut serving).await.is_err() && waiting.load(Relaxed) > 0 {}
+}
+
+fn is_watch(path: &str) -> bool {
+    path.strip_prefix(api::PREFIX) == Some(watch::NAME)
 }
 
 // === impl Service ===
@@ -384,6 +393,7 @@ impl Service {
         &self,
         request: Request<Incoming>,
         answering: Answering,
+        waiting: &Arc<AtomicUsize>,
     ) -> Result<Response<Full<Bytes>>, Infallible> {
         let (head, body) = request.into_parts();
         if let Some(refusal) = self.reach.refusal(&head) {
@@ -401,6 +411,11 @@ impl Service {
             }
         };
         let request = Request::from_parts(head, body);
+        // It is not being made as long as it is waited for, and there are few of those.
+        if is_watch(request.uri().path()) {
+            let _waiting = Answering::begin(waiting);
+            return Ok(counted(self.admin.answer(request).await, None, answering));
+        }
         // Probes never wait.
         if matches!(request.uri().path(), "/livez" | "/readyz") {
             return Ok(counted(self.admin.answer(request).await, None, answering));
@@ -509,11 +524,11 @@ impl Endpoints {
 // === impl Acceptor ===
 
 impl Acceptor {
-    fn start<F>(answer: impl FnOnce(watch::Receiver<()>) -> F) -> Self
+    fn start<F>(answer: impl FnOnce(Receiver<()>) -> F) -> Self
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        let (open, closed) = watch::channel(());
+        let (open, closed) = channel(());
         let mut end = closed.clone();
         let answering = answer(closed);
         let task = tokio::spawn(async move {
@@ -529,7 +544,7 @@ impl Acceptor {
 
     /// Returns when nothing is answered any more. A second time does nothing.
     async fn close(&mut self) {
-        let (open, _) = watch::channel(());
+        let (open, _) = channel(());
         drop(std::mem::replace(&mut self.open, open));
         if !self.task.is_finished() {
             let _ = (&mut self.task).await;

@@ -7,10 +7,11 @@ use std::sync::{Arc, Mutex};
 use portcullis_control::applier::State;
 use portcullis_control::status::DigestedStatuses;
 use portcullis_inspect::{OutEndpoints, Problem, Progress, served_frontends};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 use crate::cluster::Membership;
 use crate::plane::Plane;
+use crate::watch_limits::MAX_WATCHES;
 
 /// The sources of all answers.
 #[derive(Clone)]
@@ -22,6 +23,8 @@ pub(crate) struct Admin {
     pub status_problems: Arc<Mutex<DigestedStatuses<Vec<Problem>>>>,
     /// Of an agent in a cluster.
     pub membership: Option<Membership>,
+    /// Operators who may wait for requests at a time.
+    pub watches: Arc<Semaphore>,
 }
 
 impl Admin {
@@ -32,7 +35,8 @@ impl Admin {
         status_dir: PathBuf,
         membership: Option<Membership>,
     ) -> Self {
-        Self { state, plane, status_dir, status_problems: Arc::default(), membership }
+        let watches = Arc::new(Semaphore::new(MAX_WATCHES));
+        Self { state, plane, status_dir, status_problems: Arc::default(), membership, watches }
     }
 
     /// A line for either case.

@@ -149,6 +149,25 @@ fn the_page_shows_what_is_wrong_and_what_is_served() {
     picture(&mut browser, "explain.png", "#explain");
     picture(&mut browser, "tree.png", "#traffic");
 
+    // The next request, as it comes.
+    browser.value("(() => { document.getElementById('url').value = 'http://shop.example:8080/cart/8'; document.getElementById('watch').click(); })()");
+    browser.until("document.getElementById('watched').textContent.includes('waiting up to')");
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while browser.value("document.querySelectorAll('#watched .step').length > 5") != json!(true) {
+        assert_eq!(agent.http("shop.example", "/cart/8").unwrap().status, 200);
+        assert!(Instant::now() < deadline, "nothing is seen: {}", browser.text("#watched"));
+    }
+    let watched = browser.text("#watched");
+    for text in [
+        "GET shop.example/cart/8",
+        "by its match PathPrefix /cart",
+        "by the backend shop/cart:80",
+        "all of it took",
+    ] {
+        assert!(watched.contains(text), "{text}: {watched}");
+    }
+    picture(&mut browser, "watch.png", "#watched");
+
     explain(&mut browser, "nonsense", "");
     assert!(browser.text("#answer").contains("is no URL"));
     explain(&mut browser, "http://shop.example:9/", "");

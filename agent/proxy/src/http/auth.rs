@@ -7,6 +7,7 @@ mod ext_authz;
 mod over_grpc;
 mod over_http;
 
+use std::borrow::Cow;
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::time::Duration;
@@ -217,7 +218,12 @@ impl Authorizer {
                     return Err(Refusal::Own(OwnAnswer::Reason(Reason::Rule, failure.status)));
                 }
                 Step::Authenticate(wanted) => {
-                    let checked = self.authenticator.check(wanted, &fields).await.map_err(Refusal::Own)?;
+                    let checked = self.authenticator.check(wanted, &fields).await;
+                    passage.step("credentials", || match &checked {
+                        Ok(_) => "good",
+                        Err(_) => "missing, or not good: refused",
+                    });
+                    let checked = checked.map_err(Refusal::Own)?;
                     checked.iter().for_each(|change| change.apply(&mut fields));
                     by_policies = Some(checked);
                     continue;
@@ -249,6 +255,7 @@ impl Authorizer {
                 trace: passage.trace,
             };
             let verdict = self.ask(auth, &question, deadline).await;
+            passage.step("auth", || format!("auth service {} {}", auth.backend, verdict.words()));
             drop(question_room);
             let Consent { request, response: of_response, query } =
                 self.consent(client, auth, verdict, deadline)?;
@@ -400,6 +407,21 @@ fn edit_query(uri: &mut Uri, edits: &[QueryEdit]) -> Result<(), Refusal> {
     Ok(())
 }
 
+// === impl Verdict ===
+
+impl Verdict {
+    /// The verdict as operators read it.
+    fn words(&self) -> Cow<'static, str> {
+        match self {
+            Self::Allowed(..) => "lets it pass".into(),
+            Self::DeniedBy(response) => format!("denies it with {}", response.status().as_u16()).into(),
+            Self::DeniedWith(answer) => format!("denies it with {}", answer.status().as_u16()).into(),
+            Self::Denied => "denies it".into(),
+            Self::Failed(problem) => format!("gives no answer: {problem}").into(),
+        }
+    }
+}
+
 // === impl Question ===
 
 impl Question<'_> {
@@ -407,7 +429,7 @@ impl Question<'_> {
     /// ever. So does its trace, which the service may go on with.
     fn sign(&self, fields: &mut HeaderMap) {
         loops::sign(fields, self.signature.clone());
-        if self.trace.is_some()
+        if self.trace.is_some_and(RequestTrace::goes_on)
             && let Some(parent) = self.fields.get(TRACEPARENT)
         {
             fields.insert(TRACEPARENT, parent.clone());

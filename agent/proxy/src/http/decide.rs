@@ -4,6 +4,7 @@
 mod complete;
 mod decision;
 mod head;
+mod matched;
 #[cfg(test)]
 mod tests;
 
@@ -30,6 +31,7 @@ use crate::http::session::Sessions;
 use crate::http::templates::{Connected, FilledTemplates};
 
 pub(crate) use crate::http::decide::decision::{AskedBy, Decision, Given, Guarded, Next, OwnAnswer, Step};
+pub(crate) use crate::http::decide::matched::matched;
 
 /// The checks of a request that policies want before its filters run.
 #[derive(Default)]

@@ -2,6 +2,7 @@
 //! target, header fields, and the time that both may take. Nothing here depends on the parser that
 //! the heads come from.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use http::uri::PathAndQuery;
@@ -93,6 +94,13 @@ pub(crate) struct Passage<'r> {
 // === impl Passage ===
 
 impl Passage<'_> {
+    /// Tells an operator who waits for the request.
+    pub(crate) fn step<T: Into<Cow<'static, str>>>(&self, subject: &'static str, text: impl FnOnce() -> T) {
+        if let Some(trace) = self.trace {
+            trace.step(subject, text);
+        }
+    }
+
     /// Makes the fields of a request those that it is sent on with, but for what rules change.
     /// Returns what it is to be signed by, in the end. `host` is the one that the client asked for,
     /// `upgrade` the protocol that it asks to switch to, and may.

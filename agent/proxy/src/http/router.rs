@@ -2,6 +2,7 @@
 //! access log. Nothing here depends on the parser that the head comes from, or on how the request
 //! is forwarded.
 
+use std::borrow::Cow;
 use std::cell::Cell;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -31,18 +32,22 @@ use crate::http::decide::{self, Arrival, Decision, Given, OwnAnswer};
 use crate::http::edge::bare_host;
 use crate::http::grpc::Call;
 use crate::http::headers::Via;
+use crate::http::path;
 use crate::http::plan::Passage;
 use crate::http::rate_limit::RateLimits;
 use crate::http::request_id;
 use crate::http::sender::{self, Believed, Sender};
 use crate::http::session::Sessions;
+use crate::http::steps;
 use crate::http::templates::Connected;
 use crate::log::access_log::AccessLog;
 use crate::log::record::{Destination, LoggedRequest, Outcome, Record};
 use crate::trace::active::ActiveSpan;
 use crate::trace::context::TraceContext;
 use crate::trace::request::RequestTrace;
-use crate::trace::tracer::Tracer;
+use crate::trace::requests::TracedRequests;
+use crate::trace::tracer::{Tracer, watched_alone};
+use crate::trace::watch::{Seen, Watched};
 
 /// Routes the requests of a core.
 pub(crate) struct Router {
@@ -57,8 +62,7 @@ pub(crate) struct Router {
     pub sessions: Rc<Sessions>,
     pub rate_limits: Rc<RateLimits>,
     pub durations: Rc<Durations>,
-    /// `None`: no request has a trace.
-    pub tracer: Option<Rc<Tracer>>,
+    pub traced: TracedRequests,
 }
 
 /// A request with the decision about it, and what of its head is needed once it has been sent on.
@@ -78,6 +82,15 @@ pub(crate) struct Routed<'s> {
     /// With its Gateway, if that has an access log.
     logged: Option<(Box<LoggedRequest>, &'s ObjectName)>,
     trace: Option<Box<RequestTrace>>,
+}
+
+/// The time at which the rule of a request was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ruled {
+    /// Before the checks.
+    Before,
+    /// After them: a listener's filters come first.
+    Now,
 }
 
 // === impl Routed ===
@@ -148,6 +161,18 @@ impl Routed<'_> {
         status: StatusCode,
         reason: Option<Reason>,
     ) -> Box<ActiveSpan> {
+        span.step("response", || {
+            let class = status.as_u16() / 100;
+            match reason {
+                None => format!("{} ({class}xx){}", status.as_u16(), self.answering()),
+                Some(reason) => format!(
+                    "{} ({class}xx), by the gateway itself: {}: {}",
+                    status.as_u16(),
+                    reason.name(),
+                    reason.text().trim_end()
+                ),
+            }
+        });
         let Destination { rule, backend, .. } = self.decision.destination();
         if let Some(rule) = rule {
             let rule = rule.to_string();
@@ -160,6 +185,15 @@ impl Routed<'_> {
         span.answered(status, reason.map(Reason::name));
         span.unless_finished("incomplete");
         span
+    }
+
+    /// The one who gives an answer that is no refusal.
+    fn answering(&self) -> String {
+        match &self.decision {
+            Decision::Forward(plan) => format!(", by the backend {}", plan.name),
+            Decision::Own(_) => ", by the gateway itself, as its rule says".to_owned(),
+            Decision::Guarded(_) => String::new(),
+        }
     }
 
     /// Counts the request, or begins to measure its response; with the class that its backend has
@@ -222,10 +256,10 @@ impl Router {
             })
         };
         let (decision, _) = decide::decide(arrival, port, head, admit);
-        let trace = self
-            .tracer
-            .as_ref()
-            .map(|tracer| self.trace(tracer, client, head, &decision, listener.as_deref()));
+        let trace = match self.traced.is_any() {
+            true => self.trace(client, head, &decision, listener.as_deref()),
+            false => None,
+        };
         let logged = port.and_then(|port| {
             let parameters = port.gateway.access_log;
             let log = match &listener {
@@ -241,7 +275,7 @@ impl Router {
             // Whom others believe is no matter of the Gateway's log.
             let mut logged = LoggedRequest::new(log, head, id, chain(Believer::Gateway));
             if let Some(trace) = &trace {
-                logged.trace = Some((trace.context().trace, trace.span_id()));
+                logged.trace = trace.ids();
                 trace.note(|span| {
                     span.text("portcullis.request_id", logged.id.to_str().unwrap_or_default().to_owned())
                 });
@@ -272,15 +306,15 @@ impl Router {
 
     /// The request's trace, and what its span says of its head. What comes from no trusted proxy is
     /// followed only where the operator wants that: any client can say that it is to be recorded.
-    fn trace(
+    fn sampled(
         &self,
-        tracer: &Rc<Tracer>,
+        tracer: &Tracer,
         client: &Client,
-        head: &impl Head,
+        fields: &impl Fields,
         decision: &Decision<'_>,
         listener: Option<&ListenerState>,
+        watched: Option<Rc<Watched>>,
     ) -> Box<RequestTrace> {
-        let fields = head.fields();
         let peer = (client.peer.ip(), &client.address);
         let is_followed = match tracer.parents() {
             Parents::Any => true,
@@ -290,14 +324,33 @@ impl Router {
         let parent = if is_followed { TraceContext::given(fields) } else { None };
         let of_rule = decision.taken_by().and_then(|rule| rule.policy.as_ref()?.tracing);
         let of_listener = || listener?.listener.policy.as_ref()?.tracing;
-        let trace = tracer.trace(fields, parent, of_rule.or_else(of_listener));
+        tracer.trace(fields, parent, of_rule.or_else(of_listener), watched)
+    }
+
+    /// The trace of a request, be it a collector's or an operator's, and what its span says of its
+    /// head.
+    fn trace(
+        &self,
+        client: &Client,
+        head: &impl Head,
+        decision: &Decision<'_>,
+        listener: Option<&ListenerState>,
+    ) -> Option<Box<RequestTrace>> {
+        let fields = head.fields();
+        let host = head.authority().or_else(|| std::str::from_utf8(fields.get(&header::HOST)?).ok());
+        let host = host.and_then(|host| bare_host(host).ok());
+        let id = listener.map(|state| &state.listener.id);
+        let watched = if self.traced.has_watches() { self.watched(head, host.as_deref(), id) } else { None };
+        let trace = match &self.traced.tracer {
+            Some(tracer) => self.sampled(tracer, client, fields, decision, listener, watched),
+            None => watched_alone(watched?),
+        };
         trace.note(|span| {
             span.method(head.method());
             span.text("url.path", head.path().to_owned());
             span.text("url.scheme", client.scheme());
-            let host = head.authority().or_else(|| std::str::from_utf8(fields.get(&header::HOST)?).ok());
-            if let Some(host) = host.and_then(|host| bare_host(host).ok()) {
-                span.text("server.address", host.into_owned());
+            if let Some(host) = &host {
+                span.text("server.address", host.clone().into_owned());
             }
             span.number("server.port", client.local.port());
             let version = match head.version() {
@@ -311,7 +364,42 @@ impl Router {
                 span.text("portcullis.listener", listener.listener.id.to_string());
             }
         });
-        trace
+        if trace.is_watched() {
+            let head_of = (head.method(), host.as_deref(), head.path(), head.version());
+            steps::came(&trace, client, head_of, listener.map(|state| &*state.listener));
+            steps::decided(&trace, decision, matched(client, listener, decision, head));
+        }
+        Some(trace)
+    }
+
+    /// The operator's wait for the request, if there is one.
+    fn watched(
+        &self,
+        head: &impl Head,
+        host: Option<&str>,
+        listener: Option<&ListenerId>,
+    ) -> Option<Rc<Watched>> {
+        let path = path::normalise(head.path()).unwrap_or(Cow::Borrowed(head.path()));
+        self.traced.watched(&Seen {
+            method: head.method(),
+            host,
+            path: &path,
+            listener,
+            fields: head.fields(),
+        })
+    }
+
+    /// Tells the operator who waits for the request that it has passed what was in its way.
+    pub(crate) fn passed(&self, request: &Routed<'_>, client: &Client, head: &impl Head, ruled: Ruled) {
+        let Some(trace) = request.trace.as_ref().filter(|trace| trace.is_watched()) else { return };
+        trace.step("checks", || "passed");
+        match (&request.decision, ruled) {
+            (decision, Ruled::Now) => {
+                steps::decided(trace, decision, matched(client, request.listener.as_deref(), decision, head));
+            }
+            (Decision::Forward(plan), Ruled::Before) => trace.step("backend", || plan.name.to_string()),
+            (_, Ruled::Before) => {}
+        }
     }
 
     fn believed<'r>(&'r self, listener: Option<&'r ListenerState>) -> Believed<'r> {
@@ -491,6 +579,16 @@ impl Router {
         });
         Record::of(line, span)
     }
+}
+
+/// The match by which a rule took the request, if one did.
+fn matched(
+    client: &Client,
+    listener: Option<&ListenerState>,
+    decision: &Decision<'_>,
+    head: &impl Head,
+) -> Option<String> {
+    decide::matched(client.limits(), &listener?.listener, head, decision.taken_by()?)
 }
 
 /// An auth service that wants credentials, or leads to where there are some, says that there are

@@ -21,7 +21,7 @@ use crate::http::compress::{self, Negotiated};
 use crate::http::decide::{Decision, OwnAnswer};
 use crate::http::encoder::Encoders;
 use crate::http::forward::Forwarder;
-use crate::http::router::{Routed, Router};
+use crate::http::router::{Routed, Router, Ruled};
 use crate::http::websocket;
 use crate::upstream::request::Outgoing;
 
@@ -156,6 +156,7 @@ impl Service {
             request.decision = decision;
             return Ok(Vec::new());
         };
+        let ruled = if guarded.next.rule().is_some() { Ruled::Before } else { Ruled::Now };
         let filled_id = guarded.next.filled().map(|filled| filled.request_id.clone());
         let mut passage = self.router.passage(request);
         passage.request_id = filled_id.as_ref().or(passage.request_id);
@@ -163,6 +164,7 @@ impl Service {
         match passed {
             Ok(Passed { decision, response }) => {
                 request.decision = decision;
+                self.router.passed(request, client, &outgoing.parts, ruled);
                 Ok(response)
             }
             Err(refusal) => {

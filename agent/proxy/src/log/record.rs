@@ -232,6 +232,10 @@ impl Drop for Record {
         }
         if let Some(span) = span {
             span.number("http.response.body.size", i64::try_from(*sent).unwrap_or(i64::MAX));
+            span.step("end", || match complete {
+                true => format!("all is sent: {sent} bytes of a body"),
+                false => format!("the response breaks off after {sent} bytes of its body"),
+            });
             if *complete {
                 span.finish();
             }

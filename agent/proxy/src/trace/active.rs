@@ -2,21 +2,18 @@
 
 use std::borrow::Cow;
 use std::cell::Cell;
-use std::rc::Rc;
 use std::time::{Instant, SystemTime};
 
 use http::{HeaderValue, Method, StatusCode};
 
 use crate::trace::context::{SpanId, TraceContext};
-use crate::trace::recorder::Recorder;
-use crate::trace::span::{Side, Span, Status, Value};
-
-/// Bytes of a text: clients choose some.
-const LONGEST: usize = 1 << 10;
+use crate::trace::span::{Side, Span, Status, Value, shortened};
+use crate::trace::takers::Takers;
+use crate::trace::watch::WatchEnd;
 
 /// A span that is going on. It ends when this is dropped.
 pub(crate) struct ActiveSpan {
-    recorder: Rc<Recorder>,
+    takers: Takers,
     /// `None` once it has ended.
     span: Option<Span>,
     begun: Instant,
@@ -28,7 +25,7 @@ pub(crate) struct ActiveSpan {
 
 impl ActiveSpan {
     pub(super) fn begin(
-        recorder: &Rc<Recorder>,
+        takers: Takers,
         side: Side,
         context: TraceContext,
         parent: Option<SpanId>,
@@ -47,7 +44,12 @@ impl ActiveSpan {
             status: Status::Unset,
         };
         let unfinished = Cell::new(Some("cancelled"));
-        Box::new(Self { recorder: recorder.clone(), span: Some(span), begun: Instant::now(), unfinished })
+        Box::new(Self { takers, span: Some(span), begun: Instant::now(), unfinished })
+    }
+
+    /// Tells the operator who waits for the request, if there is one.
+    pub(crate) fn step<T: Into<Cow<'static, str>>>(&self, subject: &'static str, text: impl FnOnce() -> T) {
+        self.takers.step(subject, text);
     }
 
     pub(crate) fn text(&mut self, name: &'static str, text: impl Into<Cow<'static, str>>) {
@@ -140,17 +142,14 @@ impl Drop for ActiveSpan {
         if let Some(error) = self.unfinished.get() {
             self.text("error.type", error);
         }
-        if let Some(mut span) = self.span.take() {
+        let Some(mut span) = self.span.take() else { return };
+        if let (Some(watched), Side::Server) = (&self.takers.watched, span.side) {
+            let ended = self.unfinished.get().map_or(WatchEnd::Complete, WatchEnd::Cut);
+            watched.tell(ended, &span.attributes);
+        }
+        if let Some(recorder) = &self.takers.recorder {
             span.ended = span.begun + self.begun.elapsed();
-            self.recorder.take(span);
+            recorder.take(span);
         }
     }
-}
-
-fn shortened(text: Cow<'static, str>) -> Cow<'static, str> {
-    if text.len() <= LONGEST {
-        return text;
-    }
-    let end = (0..=LONGEST).rev().find(|at| text.is_char_boundary(*at)).unwrap_or_default();
-    Cow::Owned(text.get(..end).unwrap_or_default().to_owned())
 }

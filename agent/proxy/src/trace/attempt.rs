@@ -1,8 +1,8 @@
 //! Spans of attempts at an answer: of each endpoint that is asked, be it a backend's or an auth
 //! service's.
 
+use std::borrow::Cow;
 use std::net::SocketAddr;
-use std::rc::Rc;
 
 use http::request::Parts;
 use http::uri::Scheme;
@@ -11,12 +11,12 @@ use portcullis_model::BackendName;
 
 use crate::trace::active::ActiveSpan;
 use crate::trace::context::{SpanId, TRACEPARENT, TraceContext};
-use crate::trace::recorder::Recorder;
 use crate::trace::span::Side;
+use crate::trace::takers::Takers;
 
 /// The attempts of a request that is recorded.
 pub(crate) struct Attempts {
-    recorder: Rc<Recorder>,
+    takers: Takers,
     /// With the span that asks.
     parent: TraceContext,
     state: Option<HeaderValue>,
@@ -33,12 +33,17 @@ pub(crate) enum Asked {
 
 impl Attempts {
     pub(super) fn new(
-        recorder: Rc<Recorder>,
+        takers: Takers,
         parent: TraceContext,
         state: Option<HeaderValue>,
         asked: Asked,
     ) -> Self {
-        Self { recorder, parent, state, asked }
+        Self { takers, parent, state, asked }
+    }
+
+    /// Tells the operator who waits for the request.
+    pub(crate) fn step<T: Into<Cow<'static, str>>>(&self, subject: &'static str, text: impl FnOnce() -> T) {
+        self.takers.step(subject, text);
     }
 
     /// Begins with one, and has the request carry its context, unless a filter took that away.
@@ -48,12 +53,15 @@ impl Attempts {
         (backend, endpoint, scheme): (&BackendName, SocketAddr, Scheme),
         tried: usize,
     ) -> Box<ActiveSpan> {
-        let Self { recorder, parent, state, asked } = self;
-        recorder.charge();
+        let Self { takers, parent, state, asked } = self;
         let context = parent.with_span(SpanId::random());
-        let mut span = ActiveSpan::begin(recorder, Side::Client, context, Some(parent.span), state.clone());
-        if let Some(field) = parts.headers.get_mut(TRACEPARENT) {
-            *field = context.to_value();
+        let mut span =
+            ActiveSpan::begin(takers.clone(), Side::Client, context, Some(parent.span), state.clone());
+        if let Some(recorder) = &takers.recorder {
+            recorder.charge();
+            if let Some(field) = parts.headers.get_mut(TRACEPARENT) {
+                *field = context.to_value();
+            }
         }
         span.method(&parts.method);
         if *asked == Asked::AuthService {
@@ -68,6 +76,13 @@ impl Attempts {
         if let Ok(tried @ 1..) = i64::try_from(tried) {
             span.number("http.request.resend_count", tried);
         }
+        span.step("attempt", || {
+            let of = match asked {
+                Asked::Backend => "",
+                Asked::AuthService => "auth service ",
+            };
+            format!("{} to {of}{backend}: {scheme} to {endpoint}", tried.saturating_add(1))
+        });
         span
     }
 }

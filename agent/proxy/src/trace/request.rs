@@ -1,15 +1,15 @@
 //! The trace of a request: what goes on of it, and its span if it is recorded.
 
+use std::borrow::Cow;
 use std::cell::Cell;
-use std::rc::Rc;
 
 use http::HeaderValue;
 
 use crate::core::head::FieldsMut;
 use crate::trace::active::ActiveSpan;
 use crate::trace::attempt::{Asked, Attempts};
-use crate::trace::context::{SpanId, TRACEPARENT, TRACESTATE, TraceContext};
-use crate::trace::recorder::Recorder;
+use crate::trace::context::{SpanId, TRACEPARENT, TRACESTATE, TraceContext, TraceId};
+use crate::trace::takers::Takers;
 
 pub(crate) struct RequestTrace {
     context: TraceContext,
@@ -27,10 +27,12 @@ enum Came {
     Trace,
     /// Nothing: the trace begins here.
     Nothing,
+    /// No trace goes on: the request is watched alone, and sent as if it were not.
+    Untouched,
 }
 
 struct Recording {
-    recorder: Rc<Recorder>,
+    takers: Takers,
     state: Option<HeaderValue>,
     /// Until there is an answer.
     span: Cell<Option<Box<ActiveSpan>>>,
@@ -48,15 +50,15 @@ impl RequestTrace {
         Self { context, came: Came::of(parent), recording: None }
     }
 
-    pub(super) fn recorded(
-        recorder: Rc<Recorder>,
-        context: TraceContext,
-        parent: Option<TraceContext>,
-        state: Option<HeaderValue>,
-        span: Box<ActiveSpan>,
-    ) -> Self {
-        let recording = Recording { recorder, state, span: Cell::new(Some(span)) };
-        Self { context, came: Came::of(parent), recording: Some(recording) }
+    /// Is watched, and no part of a trace that would be this agent's matter.
+    pub(super) fn untouched() -> Self {
+        Self { context: TraceContext::begin(), came: Came::Untouched, recording: None }
+    }
+
+    /// Has its record taken.
+    pub(super) fn recorded(self, takers: Takers, state: Option<HeaderValue>, span: Box<ActiveSpan>) -> Self {
+        let recording = Recording { takers, state, span: Cell::new(Some(span)) };
+        Self { recording: Some(recording), ..self }
     }
 
     /// The parent of what comes next.
@@ -64,13 +66,31 @@ impl RequestTrace {
         self.context
     }
 
-    pub(crate) fn is_recorded(&self) -> bool {
-        self.recording.is_some()
+    /// Returns `false` if the request is watched alone.
+    pub(crate) fn goes_on(&self) -> bool {
+        self.came != Came::Untouched
     }
 
-    /// The id of the request's span.
-    pub(crate) fn span_id(&self) -> Option<SpanId> {
-        self.recording.as_ref().map(|_| self.context.span)
+    /// Its ids for the access log: the trace's, and that of the request's span.
+    pub(crate) fn ids(&self) -> Option<(TraceId, Option<SpanId>)> {
+        let recorder = self.recording.as_ref().and_then(|recording| recording.takers.recorder.as_ref());
+        self.goes_on().then(|| (self.context.trace, recorder.map(|_| self.context.span)))
+    }
+
+    /// True if an operator waits for the request.
+    pub(crate) fn is_watched(&self) -> bool {
+        self.recording.as_ref().is_some_and(|recording| recording.takers.watched.is_some())
+    }
+
+    /// Tells that operator.
+    pub(crate) fn step<T: Into<Cow<'static, str>>>(&self, subject: &'static str, text: impl FnOnce() -> T) {
+        if let Some(recording) = &self.recording {
+            recording.takers.step(subject, text);
+        }
+    }
+
+    pub(crate) fn is_recorded(&self) -> bool {
+        self.recording.is_some()
     }
 
     /// Adds to the span, if there is one.
@@ -89,13 +109,13 @@ impl RequestTrace {
 
     /// Spans of attempts at an answer. `None` if none are recorded.
     pub(crate) fn attempts(&self, asked: Asked) -> Option<Box<Attempts>> {
-        let Recording { recorder, state, .. } = self.recording.as_ref()?;
-        Some(Box::new(Attempts::new(recorder.clone(), self.context, state.clone(), asked)))
+        let Recording { takers, state, .. } = self.recording.as_ref()?;
+        Some(Box::new(Attempts::new(takers.clone(), self.context, state.clone(), asked)))
     }
 
     /// Makes the fields those that are sent on. The state that came belongs to the trace that came.
     pub(crate) fn edit(&self, fields: &mut impl FieldsMut) {
-        if self.came == Came::Whole {
+        if matches!(self.came, Came::Whole | Came::Untouched) {
             return;
         }
         fields.insert(TRACEPARENT, self.context.to_value());

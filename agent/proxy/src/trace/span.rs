@@ -7,6 +7,9 @@ use http::HeaderValue;
 
 use crate::trace::context::{SpanId, TraceContext};
 
+/// Bytes of a text: clients choose some.
+const LONGEST: usize = 1 << 10;
+
 /// A span that has come to its end.
 #[derive(Debug)]
 pub(crate) struct Span {
@@ -35,8 +38,16 @@ pub(crate) enum Status {
     Error,
 }
 
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Value {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Value {
     Text(Cow<'static, str>),
     Number(i64),
+}
+
+pub(super) fn shortened(text: Cow<'static, str>) -> Cow<'static, str> {
+    if text.len() <= LONGEST {
+        return text;
+    }
+    let end = (0..=LONGEST).rev().find(|at| text.is_char_boundary(*at)).unwrap_or_default();
+    Cow::Owned(text.get(..end).unwrap_or_default().to_owned())
 }

@@ -13,6 +13,8 @@ use crate::trace::context::{SpanId, TRACESTATE, TraceContext};
 use crate::trace::recorder::Recorder;
 use crate::trace::request::RequestTrace;
 use crate::trace::span::{Side, Span};
+use crate::trace::takers::Takers;
+use crate::trace::watch::Watched;
 
 pub(crate) struct Tracer {
     traces: Traces,
@@ -35,12 +37,13 @@ impl Tracer {
 
     /// The trace of a request that came with these fields. `parent` is the context among them, if
     /// that is to be followed; `sampling` the share that a policy has recorded of requests that
-    /// follow none.
+    /// follow none. An operator may wait for it, sampled or not.
     pub(crate) fn trace(
         &self,
         fields: &impl Fields,
         parent: Option<TraceContext>,
         sampling: Option<Share>,
+        watched: Option<Rc<Watched>>,
     ) -> Box<RequestTrace> {
         let wants_record = match parent {
             Some(parent) => parent.is_sampled(),
@@ -52,24 +55,35 @@ impl Tracer {
         };
         let is_recorded = wants_record && self.recorder.admit();
         let began = || parent.unwrap_or_else(TraceContext::begin);
-        if !is_recorded {
-            return Box::new(match parent {
-                Some(parent) if !wants_record => RequestTrace::as_it_came(parent),
-                // "The parent-id field MUST be set to a new value with the sampled flag update."
-                _ => RequestTrace::unrecorded(began().unsampled().with_span(SpanId::random()), parent),
-            });
+        let trace = match parent {
+            _ if is_recorded => {
+                RequestTrace::unrecorded(began().sampled().with_span(SpanId::random()), parent)
+            }
+            Some(parent) if !wants_record => RequestTrace::as_it_came(parent),
+            // "The parent-id field MUST be set to a new value with the sampled flag update."
+            _ => RequestTrace::unrecorded(began().unsampled().with_span(SpanId::random()), parent),
+        };
+        if !is_recorded && watched.is_none() {
+            return Box::new(trace);
         }
-        let context = began().sampled().with_span(SpanId::random());
+        if let Some(watched) = &watched {
+            watched.is_in(trace.context().trace);
+        }
+        let recorder = is_recorded.then(|| self.recorder.clone());
+        let takers = Takers { recorder, watched };
         let state = parent.and_then(|_| state(fields));
-        let span = ActiveSpan::begin(
-            &self.recorder,
-            Side::Server,
-            context,
-            parent.map(|parent| parent.span),
-            state.clone(),
-        );
-        Box::new(RequestTrace::recorded(self.recorder.clone(), context, parent, state, span))
+        let parent = parent.map(|parent| parent.span);
+        let span = ActiveSpan::begin(takers.clone(), Side::Server, trace.context(), parent, state.clone());
+        Box::new(trace.recorded(takers, state, span))
     }
+}
+
+/// The record of a request without a trace, for an operator alone.
+pub(crate) fn watched_alone(watched: Rc<Watched>) -> Box<RequestTrace> {
+    let trace = RequestTrace::untouched();
+    let takers = Takers { recorder: None, watched: Some(watched) };
+    let span = ActiveSpan::begin(takers.clone(), Side::Server, trace.context(), None, None);
+    Box::new(trace.recorded(takers, None, span))
 }
 
 /// "Vendors may combine" several fields; what is longer than all must carry is left to backends.
@@ -103,7 +117,7 @@ mod tests {
 
     fn recorded(tracer: &Rc<Tracer>, parent: Option<TraceContext>, sampling: Option<Share>) -> usize {
         let fields = PlainFields::default();
-        (0..1000).filter(|_| tracer.trace(&fields, parent, sampling).is_recorded()).count()
+        (0..1000).filter(|_| tracer.trace(&fields, parent, sampling, None).is_recorded()).count()
     }
 
     #[test]
@@ -126,7 +140,7 @@ mod tests {
         assert_eq!(tracer.recorder.read().over_budget, 990);
         // Their trace goes on, and is not sampled any more.
         let fields = PlainFields::default();
-        let over = tracer.trace(&fields, Some(sampled), None);
+        let over = tracer.trace(&fields, Some(sampled), None, None);
         let sent = over.context();
         assert!(sent.trace == sampled.trace && sent.span != sampled.span && !sent.is_sampled());
         clock::advance();

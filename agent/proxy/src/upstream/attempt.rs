@@ -108,7 +108,10 @@ pub(crate) async fn send(
         }
         let connecting = endpoint.connection(&pools.counters, freshness, &outgoing.parts, downstream);
         let connection = match connecting.await {
-            Ok(connection) => connection,
+            Ok(connection) => {
+                note_connection(span.as_deref(), &connection);
+                connection
+            }
             Err(error) => {
                 avoid = Some(endpoint.address);
                 failure = AttemptError::Connect(endpoint.address, error);
@@ -157,10 +160,27 @@ pub(super) fn begin_span(
 pub(super) fn end_span(span: &mut Option<Box<ActiveSpan>>, outcome: Result<StatusCode, &AttemptError>) {
     let Some(mut span) = span.take() else { return };
     match outcome {
-        Ok(status) => span.answered(status, None),
-        Err(error) => span.failed(error.reason().name()),
+        Ok(status) => {
+            span.step("answer", || format!("{}: the head of the response is here", status.as_u16()));
+            span.answered(status, None);
+        }
+        Err(error) => {
+            span.step("failure", || format!("{}: {error}", error.reason().name()));
+            span.failed(error.reason().name());
+        }
     }
     span.finish();
+}
+
+/// Tells the operator who waits for the request of the connection that it goes by.
+pub(super) fn note_connection(span: Option<&ActiveSpan>, connection: &Connection) {
+    let Some(span) = span else { return };
+    span.step("connection", || {
+        let age = if connection.reused { "a kept one" } else { "a new one" };
+        let version = if connection.is_http2() { "HTTP/2" } else { "HTTP/1.1" };
+        let tls = if connection.scheme() == Scheme::HTTPS { "in TLS" } else { "without TLS" };
+        format!("{age} to {}, {version}, {tls}", connection.endpoint())
+    });
 }
 
 /// A place within the limits of the backend. Boxed: few backends have such, and every request would

@@ -11,6 +11,7 @@ use http::StatusCode;
 use portcullis_model::{BackendName, Retry};
 use tokio::time::{Instant, sleep, timeout_at};
 
+use crate::trace::active::ActiveSpan;
 use crate::upstream::attempt::{self, AttemptError, Undecided, UpstreamResponse};
 use crate::upstream::balance::{Asked, Preference};
 use crate::upstream::discard::discard_rest;
@@ -92,7 +93,7 @@ pub(crate) async fn send(
             !matches!(outgoing.upload, Upload::Empty) || time.is_some_and(|it| !it.is_half_left());
         // The whole may be over before an attempt is, which is dropped then.
         let undecided = endpoint.health.as_ref().map(|health| Undecided::begin(health, &outgoing));
-        let sending = request.attempt(pools, &endpoint, downstream, outgoing);
+        let sending = request.attempt(pools, &endpoint, downstream, outgoing, span.as_deref());
         let mut attempted = match deadline {
             None => sending.await,
             Some(deadline) => timeout_at(deadline, sending).await.unwrap_or_else(|_| Err(Missed::timeout())),
@@ -132,6 +133,9 @@ pub(crate) async fn send(
         let pause = pause(retry.backoff(), tried);
         if until.is_some_and(|until| Instant::now() + pause >= until) {
             return Err(AttemptError::Timeout);
+        }
+        if let Some(attempts) = &trace {
+            attempts.step("retry", || format!("is to be sent again in {pause:.0?}"));
         }
         sleep(pause).await;
         pools.counters.retries.increment();
@@ -182,12 +186,14 @@ impl Repeatable {
         endpoint: &Rc<Endpoint>,
         downstream: &Downstream,
         mut outgoing: Box<Outgoing>,
+        span: Option<&ActiveSpan>,
     ) -> Result<UpstreamResponse, Missed> {
         let mut freshness = Freshness::Any;
         loop {
             let connecting = endpoint.connection(&pools.counters, freshness, &outgoing.parts, downstream);
             let connection = connecting.await.map_err(|error| Missed::connect(endpoint.address, error))?;
             let is_kept = connection.reused && freshness == Freshness::Any;
+            attempt::note_connection(span, &connection);
             attempt::adapt(&mut outgoing, &connection);
             let SendFailure { error, processed, again } = match connection.send(outgoing).await {
                 Ok(response) => return Ok(response),

@@ -22,13 +22,13 @@
     return made;
   }
 
-  async function api(name, parameters) {
+  async function api(name, parameters, signal) {
     const query = new URLSearchParams();
     for (const [key, value] of Object.entries(parameters || {})) {
       for (const one of [value].flat()) if (one !== undefined && one !== "") query.append(key, one);
     }
     const text = query.toString();
-    const answer = await fetch(API + name + (text ? "?" + text : ""), { cache: "no-store" });
+    const answer = await fetch(API + name + (text ? "?" + text : ""), { cache: "no-store", signal });
     const value = await answer.json().catch(() => ({ error: "the agent answers " + answer.status }));
     if (!answer.ok) throw new Error(value.error || "the agent answers " + answer.status);
     return value;
@@ -387,6 +387,56 @@
     if (node && why) node.item.querySelector(".label").append(el("span", { class: "because" }, why));
   }
 
+  // --- The next request --------------------------------------------------------------------
+
+  const WATCH_SECONDS = 30;
+  let watching = null;
+
+  // A second click ends it.
+  async function watch() {
+    const answer = id("watched"), button = id("watch");
+    if (watching) { watching.abort(); return; }
+    let url;
+    try {
+      url = new URL(id("url").value.trim());
+      if (!/^https?:$/.test(url.protocol)) throw new Error();
+    } catch {
+      answer.replaceChildren(el("p", { class: "error" }, "requests are watched for, not connections: give the URL of one, with its scheme"));
+      return;
+    }
+    // The host of a field goes before the URL's.
+    const fields = id("headers").value.split(";").map((line) => line.trim()).filter(Boolean);
+    const named = fields.find((line) => /^host\s*:/i.test(line));
+    const host = named ? named.slice(named.indexOf(":") + 1).trim() : url.host;
+    // A browser makes %2A of no *, so that /cart* stays.
+    const question = { host, path: url.pathname, method: id("method").value, header: fields.filter((line) => line !== named), seconds: WATCH_SECONDS };
+    watching = new AbortController();
+    button.textContent = "Stop watching";
+    answer.replaceChildren(el("p", { class: "soft" }, "waiting up to " + WATCH_SECONDS + " s for the next " + question.method + " " + host + url.pathname + " …"));
+    try {
+      showWatched(await api("watch", question, watching.signal));
+    } catch (error) {
+      answer.replaceChildren(watching.signal.aborted ? "" : el("p", { class: "error" }, error.message));
+    }
+    watching = null;
+    button.textContent = "Watch the next";
+  }
+
+  function showWatched(told) {
+    const step = (subject, text, at) => el("div", { class: "step timed" },
+      el("span", { class: "at" }, at === undefined ? "" : (at * 1000).toFixed(2) + " ms"),
+      el("span", { class: "subject" }, subject), el("span", { class: "why" }, text));
+    const ends = { complete: "all of it took ", cut: "it was cut after ", goingOn: "it goes on after " };
+    const drawn = told.requests.map((request) => [
+      ...request.steps.map((it) => step(it.subject, it.text, it.at)),
+      el("p", { class: "soft" }, ends[request.ended] + (request.seconds * 1000).toFixed(2) + " ms" + (request.cut ? " (" + request.cut + ")" : "")
+        + (request.attributes["portcullis.request_id"] ? " · request " + request.attributes["portcullis.request_id"] : "") + (request.traceId ? " · trace " + request.traceId : "")),
+    ]);
+    const missing = told.why ? [el("p", { class: "warning" }, told.why)] : [];
+    id("watched").replaceChildren(...drawn.flat(), ...missing, ...(told.explained || []).map((line) => step(line.subject, line.text)));
+  }
+
+  id("watch").addEventListener("click", () => watch());
   id("question").addEventListener("submit", (event) => { event.preventDefault(); attempt(explain); });
 
   // --- Lists -------------------------------------------------------------------------------
