@@ -256,9 +256,10 @@ impl Router {
             })
         };
         let (decision, _) = decide::decide(arrival, port, head, admit);
-        let trace = match self.traced.is_any() {
-            true => self.trace(client, head, &decision, listener.as_deref()),
-            false => None,
+        let trace = if self.traced.is_any() {
+            self.trace(client, head, &decision, listener.as_deref())
+        } else {
+            None
         };
         let logged = port.and_then(|port| {
             let parameters = port.gateway.access_log;
