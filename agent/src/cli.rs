@@ -237,7 +237,8 @@ pub(crate) struct TopArgs {
 
 #[derive(Args)]
 pub(crate) struct UiArgs {
-    /// Port of 127.0.0.1 to serve the page on [default: one that is free]
+    /// Port of 127.0.0.1 to serve the page on [default: one that is free, at a random address of
+    /// loopback]
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     pub port: u16,
     /// Print the address, and open no browser

@@ -7,6 +7,7 @@ use anstream::{AutoStream, ColorChoice};
 use anyhow::Result;
 use clap::ValueEnum;
 use portcullis_inspect::{Colours, Look, escaped, is_obeyed};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::Value;
 use terminal_size::{Width, terminal_size_of};
 
@@ -62,6 +63,15 @@ pub(crate) fn look() -> Look {
 /// Text of ours, in which that of others is escaped.
 pub(crate) fn text(text: &str) {
     bytes(text.as_bytes());
+}
+
+/// Returns `false` once standard output has no reader: a command that goes on by itself ends then.
+pub(crate) fn is_read() -> bool {
+    let stdout = io::stdout();
+    let mut asked = [PollFd::new(&stdout, PollFlags::empty())];
+    let answered = poll(&mut asked, Some(&Timespec::default()));
+    let [asked] = asked;
+    answered.is_err() || !asked.revents().intersects(PollFlags::ERR | PollFlags::HUP)
 }
 
 pub(crate) fn bytes(bytes: &[u8]) {

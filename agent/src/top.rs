@@ -13,16 +13,23 @@ use crate::admin::client::Agent;
 use crate::cli::TopArgs;
 use crate::output;
 
-/// Clears a terminal.
-const CLEAR: &str = "\x1b[H\x1b[2J\x1b[3J";
+/// Clears a terminal, and leaves what has scrolled out of it.
+const CLEAR: &str = "\x1b[H\x1b[2J";
 
 pub(crate) fn run(args: &TopArgs, agent: &Agent) -> Result<ExitCode> {
     let interval = Duration::from_secs(args.interval.into());
     let sample = || agent.get_json::<TrafficSample>("/api/v1/traffic?limit=1000");
     let mut before = sample()?;
-    loop {
+    while output::is_read() {
         thread::sleep(interval);
-        let after = sample()?;
+        // One that is started anew is there again soon.
+        let after = match sample() {
+            Err(error) if !args.once => {
+                output::error(&format!("{error:#}; asking again in {} s", args.interval));
+                continue;
+            }
+            after => after?,
+        };
         let mut rates = Rates::between(&before, &after);
         for kind in [&mut rates.listeners, &mut rates.routes, &mut rates.backends] {
             kind.truncate(args.lines);
@@ -43,6 +50,7 @@ pub(crate) fn run(args: &TopArgs, agent: &Agent) -> Result<ExitCode> {
         }
         before = after;
     }
+    Ok(ExitCode::SUCCESS)
 }
 
 fn text(rates: &Rates, look: Look) -> String {

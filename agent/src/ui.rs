@@ -2,9 +2,13 @@
 //! command runs. Only a browser that was told the address has the token in it, and only the page
 //! and the reading API are passed on.
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
-use std::io::{self, IsTerminal};
-use std::net::Ipv4Addr;
+use std::fs::OpenOptions;
+use std::io::{self, IsTerminal, Write};
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -12,9 +16,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use bytes::Bytes;
-use http::header::{
-    ALLOW, CONTENT_SECURITY_POLICY, CONTENT_TYPE, COOKIE, HOST, HeaderValue, LOCATION, SET_COOKIE,
-};
+use http::header::{ALLOW, CONTENT_SECURITY_POLICY, CONTENT_TYPE, COOKIE, HOST, HeaderValue, SET_COOKIE};
 use http::request::Parts;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::Full;
@@ -22,7 +24,7 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 use crate::admin::browsers::{guard, is_of_another_site};
@@ -30,7 +32,7 @@ use crate::admin::client::{Agent, Way};
 use crate::cli::UiArgs;
 use crate::output;
 
-/// Connections of browsers at a time; more wait.
+/// Connections of browsers at a time; with one more, the oldest ends.
 const MAX_CONNECTIONS: usize = 64;
 /// Time for a head to come.
 const REQUEST_TIME: Duration = Duration::from_secs(10);
@@ -42,10 +44,17 @@ const PAGE: &str = "/ui";
 
 /// Tells the browser that was told the address from all others.
 struct Doorkeeper {
-    port: u16,
+    address: SocketAddrV4,
     token: String,
-    /// Is good once: other users of the machine may read it on a command line.
-    once: Mutex<Option<String>>,
+    /// Is good once.
+    once: Mutex<Option<Once>>,
+}
+
+/// The way of a browser that is opened here. Other users of the machine may read its command line,
+/// on which there is the name of a file that they cannot.
+struct Once {
+    token: String,
+    file: PathBuf,
 }
 
 /// The fate of a browser's request.
@@ -65,51 +74,93 @@ pub(crate) fn run(args: &UiArgs, agent: &Agent) -> Result<ExitCode> {
         if !overview.status().is_success() {
             anyhow::bail!("the agent has no page: it is older than this program");
         }
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, args.port)).await;
+        let address = own_address(args.port)?;
+        let listener = TcpListener::bind((address, args.port)).await;
         let listener = listener.with_context(|| {
-            format!("cannot listen on 127.0.0.1:{}: choose another --port, or none", args.port)
+            format!("cannot listen on {address}:{}: choose another --port, or none", args.port)
         })?;
-        let port = listener.local_addr()?.port();
-        let doorkeeper = Arc::new(Doorkeeper { port, token: random()?, once: Mutex::new(None) });
-        let address = |token: &str| format!("http://127.0.0.1:{port}/?token={token}");
-        output::text(&format!("{}\n", address(&doorkeeper.token)));
-        if !args.no_open && io::stdout().is_terminal() {
-            let once = random()?;
-            *doorkeeper.once.lock().unwrap_or_else(PoisonError::into_inner) = Some(once.clone());
-            open(&address(&once));
+        let address = SocketAddrV4::new(address, listener.local_addr()?.port());
+        let doorkeeper = Arc::new(Doorkeeper { address, token: random()?, once: Mutex::new(None) });
+        output::text(&format!("{}\n", doorkeeper.url(&doorkeeper.token)));
+        if !args.no_open && io::stdout().is_terminal() && has_desktop() {
+            open(&doorkeeper)?;
         }
         output::error("the page is there as long as this runs; Ctrl-C ends it");
-        serve(&listener, &way, &doorkeeper).await
+        tokio::select! {
+            _ = tokio::signal::ctrl_c() => Ok(ExitCode::SUCCESS),
+            ended = serve(&listener, &way, &doorkeeper) => ended,
+        }
     })
 }
 
-/// Without a desktop, the address is printed and that is all.
-fn open(address: &str) {
-    let has_desktop = ["DISPLAY", "WAYLAND_DISPLAY"].iter().any(|name| std::env::var_os(name).is_some());
-    if has_desktop {
-        let mut command = Command::new("xdg-open");
-        let _ = command.arg(address).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+/// An address of loopback that other servers do not have: a browser sends a cookie to all ports of
+/// its host. A port that is asked for may be the end of a tunnel, of which the other one is at
+/// 127.0.0.1.
+fn own_address(port: u16) -> Result<Ipv4Addr> {
+    if port != 0 {
+        return Ok(Ipv4Addr::LOCALHOST);
     }
+    let [second, third, last] = random_bytes()?;
+    Ok(Ipv4Addr::new(127, 64 | (second & 127), third, 1 + last % 254))
+}
+
+/// Without one, the address is printed and that is all.
+fn has_desktop() -> bool {
+    ["DISPLAY", "WAYLAND_DISPLAY"].iter().any(|name| std::env::var_os(name).is_some())
+}
+
+fn open(doorkeeper: &Doorkeeper) -> Result<()> {
+    let token = random()?;
+    let directory = std::env::var_os("XDG_RUNTIME_DIR").map_or_else(std::env::temp_dir, PathBuf::from);
+    let file = directory.join(format!("portcullis-ui-{}.html", random()?));
+    write_way(&file, &doorkeeper.url(&token))
+        .with_context(|| format!("cannot write {}: open the address above instead", file.display()))?;
+    let mut command = Command::new("xdg-open");
+    command.arg(&file).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    *doorkeeper.once.lock().unwrap_or_else(PoisonError::into_inner) = Some(Once { token, file });
+    let _ = command.spawn();
+    Ok(())
+}
+
+/// A page for this user alone that leads to another one.
+fn write_way(file: &Path, url: &str) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(file)?;
+    file.write_all(leading_to(url).as_bytes())
+}
+
+/// With it, the browser asks on its own account, and not on that of the page before.
+fn leading_to(url: &str) -> String {
+    format!(
+        "<!doctype html><meta charset=utf-8><title>Portcullis</title>\
+         <meta http-equiv=refresh content=\"0; url={url}\"><a href=\"{url}\">Portcullis</a>\n"
+    )
 }
 
 /// 256 bits, as hexadecimal digits.
 fn random() -> Result<String> {
-    let mut bytes = [0; 32];
+    Ok(random_bytes::<32>()?.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+fn random_bytes<const N: usize>() -> Result<[u8; N]> {
+    let mut bytes = [0; N];
     aws_lc_rs::rand::fill(&mut bytes).ok().context("the machine gives no random numbers")?;
-    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(bytes)
 }
 
 async fn serve(listener: &TcpListener, way: &Arc<Way>, doorkeeper: &Arc<Doorkeeper>) -> Result<ExitCode> {
-    let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let mut open = VecDeque::<AbortHandle>::new();
     loop {
-        let place = room.clone().acquire_owned().await?;
         match listener.accept().await {
             Ok((stream, _)) => {
+                open.retain(|connection| !connection.is_finished());
+                if open.len() == MAX_CONNECTIONS
+                    && let Some(oldest) = open.pop_front()
+                {
+                    oldest.abort();
+                }
                 let (way, doorkeeper) = (way.clone(), doorkeeper.clone());
-                tokio::spawn(async move {
-                    connection(stream, &way, &doorkeeper).await;
-                    drop(place);
-                });
+                let serving = async move { connection(stream, &way, &doorkeeper).await };
+                open.push_back(tokio::spawn(serving).abort_handle());
             }
             Err(_) => tokio::time::sleep(PAUSE_AFTER_ACCEPT_ERROR).await,
         }
@@ -174,15 +225,21 @@ fn is_same(one: &str, other: &str) -> bool {
 // === impl Doorkeeper ===
 
 impl Doorkeeper {
-    /// Cookies are for a host with all of its ports: the name is this one's.
-    fn cookie(&self) -> String {
-        format!("portcullis-ui-{}", self.port)
+    /// The address at which a browser shows a token.
+    fn url(&self, token: &str) -> String {
+        format!("http://{}/?token={token}", self.address)
     }
 
+    /// Cookies are for a host with all of its ports: the name is this one's.
+    fn cookie(&self) -> String {
+        format!("portcullis-ui-{}", self.address.port())
+    }
+
+    /// A redirect would be part of what led here, be it another site, and would be followed without
+    /// the cookie.
     fn welcome(&self) -> Response<Bytes> {
-        let mut answer = Response::new(Bytes::new());
-        *answer.status_mut() = StatusCode::SEE_OTHER;
-        answer.headers_mut().insert(LOCATION, HeaderValue::from_static("/"));
+        let mut answer = Response::new(Bytes::from(leading_to("/")));
+        answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));
         let cookie = format!("{}={}; Path=/; HttpOnly; SameSite=Strict", self.cookie(), self.token);
         if let Ok(cookie) = HeaderValue::from_str(&cookie) {
             answer.headers_mut().insert(SET_COOKIE, cookie);
@@ -192,9 +249,12 @@ impl Doorkeeper {
 
     fn judge(&self, head: &Parts) -> Verdict {
         let refuse = Verdict::Refuse;
-        let names = [format!("127.0.0.1:{}", self.port), format!("localhost:{}", self.port)];
+        let localhost = format!("localhost:{}", self.address.port());
+        let localhost = self.address.ip().eq(&Ipv4Addr::LOCALHOST).then_some(localhost);
+        let names = [Some(self.address.to_string()), localhost];
         let mut hosts = head.headers.get_all(HOST).iter();
-        let is_ours = |host: &HeaderValue| names.iter().any(|name| name.as_bytes() == host.as_bytes());
+        let is_ours =
+            |host: &HeaderValue| names.iter().flatten().any(|name| name.as_bytes() == host.as_bytes());
         if !hosts.next().is_some_and(is_ours) || hosts.next().is_some() || head.uri.authority().is_some() {
             return refuse(StatusCode::MISDIRECTED_REQUEST, "this is no host of the page's\n");
         }
@@ -233,11 +293,7 @@ impl Doorkeeper {
             return true;
         }
         let mut once = self.once.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_it = once.as_ref().is_some_and(|once| is_same(once, token));
-        if is_it {
-            *once = None;
-        }
-        is_it
+        once.take_if(|once| is_same(&once.token, token)).is_some()
     }
 
     fn has_cookie(&self, head: &Parts) -> bool {
@@ -250,12 +306,24 @@ impl Doorkeeper {
     }
 }
 
+// === impl Once ===
+
+impl Drop for Once {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.file);
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     fn doorkeeper() -> Doorkeeper {
-        Doorkeeper { port: 4711, token: "secret".to_owned(), once: Mutex::new(Some("first".to_owned())) }
+        let once = Once { token: "first".to_owned(), file: PathBuf::from("/nonexistent") };
+        let address = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 4711);
+        Doorkeeper { address, token: "secret".to_owned(), once: Mutex::new(Some(once)) }
     }
 
     fn head(method: &str, target: &str, fields: &[(&str, &str)]) -> Parts {
@@ -310,7 +378,43 @@ mod tests {
         let welcome = doorkeeper().welcome();
         let cookie = welcome.headers()[SET_COOKIE].to_str().unwrap();
         assert_eq!(cookie, "portcullis-ui-4711=secret; Path=/; HttpOnly; SameSite=Strict");
-        assert_eq!(welcome.headers()[LOCATION], "/", "the token leaves the address");
+        let page = std::str::from_utf8(welcome.body()).unwrap();
+        assert!(page.contains("content=\"0; url=/\""), "the token leaves the address: {page}");
         assert_eq!(random().unwrap().len(), 64);
+    }
+
+    #[test]
+    fn an_address_of_its_own_has_a_host_of_its_own() {
+        assert_eq!(own_address(9000).unwrap(), Ipv4Addr::LOCALHOST);
+        for _ in 0..1000 {
+            let address = own_address(0).unwrap();
+            assert!(address.is_loopback() && address.octets()[1] >= 64, "{address}");
+            assert!(![0, 255].contains(&address.octets()[3]), "{address}");
+        }
+        let elsewhere = SocketAddrV4::new(Ipv4Addr::new(127, 70, 1, 2), 4711);
+        let doorkeeper = Doorkeeper { address: elsewhere, ..doorkeeper() };
+        for (host, expected) in
+            [("127.70.1.2:4711", true), ("127.0.0.1:4711", false), ("localhost:4711", false)]
+        {
+            let verdict = doorkeeper.judge(&head("GET", "/?token=secret", &[("host", host)]));
+            assert_eq!(verdict == Verdict::Welcome, expected, "{host}: {verdict:?}");
+        }
+    }
+
+    #[test]
+    fn the_way_of_a_browser_is_in_a_file_of_its_user_until_it_has_gone_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("way.html");
+        write_way(&file, "http://127.70.1.2:4711/?token=first").unwrap();
+        assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+        assert!(
+            std::fs::read_to_string(&file).unwrap().contains("url=http://127.70.1.2:4711/?token=first\"")
+        );
+        assert!(write_way(&file, "x").is_err(), "it is made anew, or not at all");
+        let once = Once { token: "first".to_owned(), file: file.clone() };
+        let doorkeeper = Doorkeeper { once: Mutex::new(Some(once)), ..doorkeeper() };
+        assert!(!doorkeeper.is_known("second") && file.exists());
+        assert!(doorkeeper.is_known("first") && !file.exists());
+        assert!(!doorkeeper.is_known("first"));
     }
 }
