@@ -3,12 +3,14 @@
 //! said there.
 
 mod bodies;
+mod credentials;
 mod fields;
 mod requests;
 mod responses;
 
-pub use bodies::{ChunkedBody, chunked_body};
-pub use fields::{proxy_client, proxy_headers};
+pub use bodies::{ChunkedBody, chunked_body, from_base64};
+pub use credentials::{claim, credential, login, names_issuer, without_cookie};
+pub use fields::{proxy_client, proxy_headers, trace_context};
 pub use requests::{Framed, OwnRequest, framed, own_requests};
 pub use responses::{ResponseSeen, responses};
 

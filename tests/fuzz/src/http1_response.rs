@@ -18,6 +18,10 @@ pub(crate) fn run(bytes: &[u8]) {
         if let (Ok(Some(map)), Ok(Some(spans))) = (&mut map, &mut spans) {
             leave_out_odd_lengths(map, spans);
         }
+        // Too many fields are refused when they have been counted, which one does before the end.
+        if matches!((&map, &spans), (Ok(None), Err(_)) | (Err(_), Ok(None))) {
+            continue;
+        }
         assert_eq!(map, spans, "as a map, and as spans, to {method}");
     }
 }

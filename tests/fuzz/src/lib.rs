@@ -6,10 +6,17 @@
 
 mod chunked_body;
 mod client_hello;
+mod credentials;
 mod http1_requests;
 mod http1_response;
+mod key_files;
 mod library;
+mod names;
+mod path;
 mod proxy_header;
+mod tokens;
+mod traceparent;
+mod web_text;
 
 /// A parser, by the name of its corpus.
 #[derive(Clone, Copy)]
@@ -22,9 +29,16 @@ pub struct Target {
 pub const TARGETS: &[Target] = &[
     Target { name: "chunked_body", run: chunked_body::run },
     Target { name: "client_hello", run: client_hello::run },
+    Target { name: "credentials", run: credentials::run },
     Target { name: "http1_requests", run: http1_requests::run },
     Target { name: "http1_response", run: http1_response::run },
+    Target { name: "key_files", run: key_files::run },
+    Target { name: "names", run: names::run },
+    Target { name: "path", run: path::run },
     Target { name: "proxy_header", run: proxy_header::run },
+    Target { name: "tokens", run: tokens::run },
+    Target { name: "traceparent", run: traceparent::run },
+    Target { name: "web_text", run: web_text::run },
 ];
 
 pub fn target(name: &str) -> Option<Target> {

@@ -1,9 +1,11 @@
-//! Bodies in chunks.
+//! Bodies in chunks, and in base64.
 
 use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
 
+use super::Refused;
 use crate::upstream::http1::{BodyLength, Decoded, Decoder};
+use crate::upstream::request::base64::Base64;
 
 /// A chunked body, as far as it was read.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -42,4 +44,13 @@ pub fn chunked_body(bytes: &[u8], piece: usize) -> ChunkedBody {
             }
         }
     }
+}
+
+/// The bytes that a text of gRPC-Web stands for, which comes in pieces of this size.
+pub fn from_base64(text: &[u8], piece: usize) -> Result<Vec<u8>, Refused> {
+    let (mut base64, mut decoded) = (Base64::default(), Vec::new());
+    for piece in text.chunks(piece.max(1)) {
+        decoded.extend(base64.decode(piece).map_err(|_| Refused)?);
+    }
+    if base64.is_whole() { Ok(decoded) } else { Err(Refused) }
 }

@@ -1,11 +1,13 @@
-//! Short texts of clients: headers of PROXY protocol.
+//! Short texts of clients: headers of PROXY protocol, and places in traces.
 
 use std::net::SocketAddr;
 
+use http::{HeaderMap, HeaderValue};
 use portcullis_model::ProxyHeader;
 
 use super::Refused;
 use crate::client::proxy_header::{client, length};
+use crate::trace::context::{TRACEPARENT, TraceContext};
 use crate::upstream::proxy_header::Ends;
 
 /// The length of a header of PROXY protocol and its client, if it names one; `Ok(None)` if there is
@@ -20,4 +22,10 @@ pub fn proxy_client(bytes: &[u8]) -> Result<Option<(usize, Option<SocketAddr>)>,
 pub fn proxy_headers(client: SocketAddr, local: SocketAddr) -> Vec<Vec<u8>> {
     let ends = Ends { client, local };
     [ProxyHeader::V1, ProxyHeader::V2].into_iter().filter_map(|version| ends.header(version).ok()).collect()
+}
+
+/// The `traceparent` that a backend gets for this one.
+pub fn trace_context(value: &HeaderValue) -> Option<HeaderValue> {
+    let fields = HeaderMap::from_iter([(TRACEPARENT, value.clone())]);
+    TraceContext::given(&fields).map(TraceContext::to_value)
 }
