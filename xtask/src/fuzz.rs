@@ -18,7 +18,8 @@ pub(crate) struct Args {
     /// Time for each, in seconds
     #[arg(long, value_name = "N", default_value_t = 60)]
     seconds: u32,
-    /// Put into the corpora what earlier runs found that reaches more, and look for nothing
+    /// Copy into the corpora what earlier runs found that reaches more, to choose from and to name;
+    /// look for nothing
     #[arg(long)]
     merge: bool,
 }
@@ -115,10 +116,10 @@ fn search(program: &PathBuf, target: &str, seconds: u32) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// As few of the found files as reach all that they reach together.
+/// As few of the found files as reach all edges that they reach together.
 fn merge(program: &PathBuf, target: &str) -> Result<()> {
     let mut fuzzer = fuzzer(program, target);
-    fuzzer.args(LIMITS).arg("-set_cover_merge=1");
+    fuzzer.args(LIMITS).args(["-set_cover_merge=1", "-use_counters=0", "-use_cmp=0"]);
     fuzzer.args([format!("{CORPORA}/{target}"), format!("{DIRECTORY}/found/{target}")]);
     command::run(&mut fuzzer)
 }

@@ -11,6 +11,7 @@ mod http1_requests;
 mod http1_response;
 mod key_files;
 mod library;
+mod manifests;
 mod names;
 mod path;
 mod proxy_header;
@@ -33,6 +34,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "http1_requests", run: http1_requests::run },
     Target { name: "http1_response", run: http1_response::run },
     Target { name: "key_files", run: key_files::run },
+    Target { name: "manifests", run: manifests::run },
     Target { name: "names", run: names::run },
     Target { name: "path", run: path::run },
     Target { name: "proxy_header", run: proxy_header::run },
