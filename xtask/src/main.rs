@@ -12,6 +12,7 @@ mod deb;
 mod debian;
 mod demo;
 mod deny;
+mod fuzz;
 mod image;
 mod object_file;
 mod pass_on;
@@ -65,6 +66,8 @@ enum Command {
     /// Attack the agent as clients and backends may, and say what came of it
     #[command(disable_help_flag = true)]
     Attack(Arguments),
+    /// Look for bytes that break a parser, guided by coverage
+    Fuzz(fuzz::Args),
     /// Measure the agent, alone and next to other proxies
     #[command(disable_help_flag = true)]
     Bench(Arguments),
@@ -95,6 +98,7 @@ fn main() -> Result<()> {
         Command::Image(args) => image::run(&args),
         Command::Publish(args) => publish::run(&args),
         Command::Deb(args) => deb::run(&args),
+        Command::Fuzz(args) => fuzz::run(&args),
         Command::Attack(given) => pass_on::ATTACK.run(&given),
         Command::Bench(given) => pass_on::BENCH.run(&given),
         Command::Cluster(given) => pass_on::CLUSTER.run(&given),

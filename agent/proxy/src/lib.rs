@@ -13,6 +13,7 @@
 //! | layer | |
 //! |---|---|
 //! | `proxy`, `thread` | the handle, and the thread of a core, which puts the parts together |
+//! | `fuzzing` | parsers of all layers, as `tests/fuzz` runs them; a feature that is off |
 //! | `command`, `spread` | what a core is told, and which core serves a connection |
 //! | `http` | requests: edge policy, decision, forwarding, own answers |
 //! | `l4` | connections and datagrams forwarded as they are |
@@ -25,6 +26,9 @@ mod client;
 mod command;
 mod core;
 mod export;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod http;
 mod l4;
 mod log;

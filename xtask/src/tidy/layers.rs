@@ -75,6 +75,18 @@ const LAYERS: &[Layer] = &[
         may_use: &["portcullis-chart-tests", "portcullis-test-cluster", "portcullis-testbed"],
         never: &[],
     },
+    // Parsers are reached by calls, millions of times.
+    Layer {
+        package: "portcullis-fuzz",
+        may_use: &[
+            "portcullis-common",
+            "portcullis-control",
+            "portcullis-gateway",
+            "portcullis-model",
+            "portcullis-proxy",
+        ],
+        never: &["aya"],
+    },
     Layer { package: "portcullis-attack", may_use: &["portcullis-testbed"], never: &[] },
     Layer {
         package: "portcullis-bench",

@@ -72,7 +72,7 @@ async fn take(stream: &TcpStream, buffer: &mut [u8], count: usize) -> io::Result
 }
 
 /// The length of a header that begins with these bytes; `None` as long as they do not tell.
-fn length(bytes: &[u8]) -> Result<Option<usize>, NoHeader> {
+pub(crate) fn length(bytes: &[u8]) -> Result<Option<usize>, NoHeader> {
     let begins = |with: &[u8]| bytes.iter().zip(with).all(|(byte, expected)| byte == expected);
     if begins(V2) {
         let Some([high, low]) = bytes.get(FIXED_V2 - 2..FIXED_V2) else { return Ok(None) };
@@ -90,7 +90,7 @@ fn length(bytes: &[u8]) -> Result<Option<usize>, NoHeader> {
 }
 
 /// The client of a whole header.
-fn client(header: &[u8]) -> Result<Option<SocketAddr>, NoHeader> {
+pub(crate) fn client(header: &[u8]) -> Result<Option<SocketAddr>, NoHeader> {
     if header.starts_with(V2) {
         // "The receiver must accept this connection as valid and must use the real connection
         // endpoints and discard the protocol block".

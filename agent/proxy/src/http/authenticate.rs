@@ -3,8 +3,8 @@
 //! credential gets to a log.
 
 mod cache;
-mod credential;
-mod jwt;
+pub(crate) mod credential;
+pub(crate) mod jwt;
 mod passwords;
 
 use std::cell::RefCell;

@@ -163,6 +163,10 @@ pub fn bare_host(authority: &str) -> Result<Cow<'_, str>, Reason> {
         return Err(Reason::BadHost);
     }
     let name = name.strip_suffix('.').unwrap_or(name);
+    // The empty name is that of a request without a host, and with one dot less it is another one.
+    if name.is_empty() || name.ends_with('.') {
+        return Err(Reason::BadHost);
+    }
     Ok(if name.bytes().any(|b| b.is_ascii_uppercase()) {
         Cow::Owned(name.to_ascii_lowercase())
     } else {
@@ -285,6 +289,9 @@ mod tests {
             ("a@b", None),
             ("a/x", None),
             ("a:b", None),
+            (".", None),
+            (".:80", None),
+            ("example.com..", None),
             ("", None),
             ("[x]", None),
         ] {

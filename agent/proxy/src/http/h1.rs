@@ -5,8 +5,8 @@
 //! or sent on ([`head::Reading::Uncertain`]); and comes back with the request after it.
 
 mod exchange;
-mod head;
-mod intake;
+pub(crate) mod head;
+pub(crate) mod intake;
 mod response;
 mod stream;
 

@@ -3,7 +3,7 @@
 //! that a client does not take costs the piece that was read of it, and no more.
 
 mod body;
-mod head;
+pub(crate) mod head;
 pub(crate) mod plain;
 mod sending;
 #[cfg(test)]

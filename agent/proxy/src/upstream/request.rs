@@ -1,7 +1,7 @@
 //! Requests on their way to a backend: the head, and as the body nothing, or what the client sends,
 //! passed on frame by frame.
 
-mod base64;
+pub(crate) mod base64;
 mod client;
 mod copies;
 mod incoming;

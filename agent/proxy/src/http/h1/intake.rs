@@ -9,7 +9,7 @@ use crate::http::h1::head::RequestBody;
 use crate::upstream::http1::{BodyLength, Decoded, Decoder};
 use crate::upstream::request::{Broken, FedBody, Feed};
 
-pub(super) struct Intake {
+pub(crate) struct Intake {
     pub feed: Feed,
     framing: Framing,
     decoder: Decoder,
@@ -20,7 +20,7 @@ pub(super) struct Intake {
 }
 
 /// The next of a body.
-pub(super) enum Next {
+pub(crate) enum Next {
     Frame(Frame<Bytes>),
     End,
     /// More has to be read.
@@ -30,7 +30,7 @@ pub(super) enum Next {
 // === impl Intake ===
 
 impl Intake {
-    pub(super) fn new(body: RequestBody) -> (Self, FedBody) {
+    pub(crate) fn new(body: RequestBody) -> (Self, FedBody) {
         let (length, until) = match body {
             RequestBody::Bytes(bytes) => (Some(bytes), BodyLength::Bytes(bytes)),
             RequestBody::Chunked => (None, BodyLength::Chunked),
@@ -41,7 +41,7 @@ impl Intake {
     }
 
     /// Takes bytes that were read, as far as they are the body's. Returns how many they are.
-    pub(super) fn take(&mut self, bytes: &[u8]) -> usize {
+    pub(crate) fn take(&mut self, bytes: &[u8]) -> usize {
         let (taken, usable) = match self.framing.follow_request(bytes) {
             Ok((taken, _)) => (taken, taken),
             Err(violation) => {
@@ -61,7 +61,7 @@ impl Intake {
         taken
     }
 
-    pub(super) fn next(&mut self) -> Result<Next, Broken> {
+    pub(crate) fn next(&mut self) -> Result<Next, Broken> {
         match self.decoder.decode(&mut self.bytes) {
             Ok(Decoded::Data(data)) => Ok(Next::Frame(Frame::data(data))),
             Ok(Decoded::Trailers(fields)) => Ok(Next::Frame(Frame::trailers(fields))),
@@ -74,12 +74,12 @@ impl Intake {
     }
 
     /// True once nothing is to come behind the last frame.
-    pub(super) fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         self.decoder.is_end()
     }
 
     /// True while bytes of the body are to come that a length announced, of all or of a chunk.
-    pub(super) fn is_owed(&self) -> bool {
+    pub(crate) fn is_owed(&self) -> bool {
         self.framing.owes_body()
     }
 }

@@ -146,7 +146,7 @@ pub(crate) fn to_map(bytes: &Bytes, fields: &[httparse::Header<'_>]) -> Result<H
 }
 
 /// RFC 9112 section 6.3. `Transfer-Encoding` overrides `Content-Length`.
-pub(super) fn body_length(
+pub(crate) fn body_length(
     (status, version): (StatusCode, Version),
     fields: &impl Fields,
     known: KnownFields,
@@ -206,7 +206,7 @@ fn number(value: &[u8]) -> Option<u64> {
 
 /// RFC 9112 section 9.3. What has two lengths might be an attempt at response splitting (section
 /// 6.3).
-pub(super) fn is_persistent(version: Version, fields: &impl Fields, known: KnownFields) -> bool {
+pub(crate) fn is_persistent(version: Version, fields: &impl Fields, known: KnownFields) -> bool {
     let says = |option: &[u8]| {
         let mut options = fields.get_all(&CONNECTION).flat_map(|value| value.split(|byte| *byte == b','));
         options.any(|said| said.trim_ascii().eq_ignore_ascii_case(option))

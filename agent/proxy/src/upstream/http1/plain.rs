@@ -71,11 +71,11 @@ struct Seen<T> {
 }
 
 /// A head, located in the bytes of a response.
-struct Located {
-    status: StatusCode,
-    version: Version,
-    places: Extents,
-    size: usize,
+pub(crate) struct Located {
+    pub status: StatusCode,
+    pub version: Version,
+    pub places: Extents,
+    pub size: usize,
 }
 
 // === impl Http1 ===
@@ -222,7 +222,7 @@ impl Exchange<'_> {
 }
 
 /// Finds the head at the beginning of a response; `None` if there is more to come.
-fn locate(bytes: &[u8], limits: HeadLimits) -> Result<Option<Located>, HeadError> {
+pub(crate) fn locate(bytes: &[u8], limits: HeadLimits) -> Result<Option<Located>, HeadError> {
     let mut headers = [const { MaybeUninit::uninit() }; MOST_FIELDS];
     let mut response = httparse::Response::new(&mut []);
     let parser = httparse::ParserConfig::default();

@@ -14,7 +14,7 @@ const QUAD: usize = 4;
 pub(crate) struct NotBase64;
 
 #[derive(Default)]
-pub(super) struct Base64 {
+pub(crate) struct Base64 {
     /// The beginning of a quad.
     begun: Vec<u8>,
 }
@@ -26,7 +26,7 @@ impl Base64 {
     ///
     /// # Errors
     /// For text that is not base64 (RFC 4648 section 4).
-    pub(super) fn decode(&mut self, text: &[u8]) -> Result<Bytes, NotBase64> {
+    pub(crate) fn decode(&mut self, text: &[u8]) -> Result<Bytes, NotBase64> {
         let mut decoded = Vec::with_capacity((self.begun.len() + text.len()) / QUAD * 3);
         let missing = (QUAD - self.begun.len()) % QUAD;
         let (first, rest) = text.split_at(missing.min(text.len()));
@@ -42,7 +42,7 @@ impl Base64 {
     }
 
     /// True between two quads, where a body may end.
-    pub(super) fn is_whole(&self) -> bool {
+    pub(crate) fn is_whole(&self) -> bool {
         self.begun.is_empty()
     }
 }

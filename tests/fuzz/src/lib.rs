@@ -1,0 +1,51 @@
+//! One function per parser that strangers, tenants or backends reach: it takes any bytes and
+//! asserts what must hold of them, which is more than that nothing panics. Two readers of the same
+//! bytes agree, what was printed reads the same, and it does not matter how bytes were cut.
+//!
+//! `cargo test` replays `corpus/TARGET`; `cargo xtask fuzz` looks for bytes that are not there.
+
+mod chunked_body;
+mod client_hello;
+mod credentials;
+mod http1_requests;
+mod http1_response;
+mod key_files;
+mod library;
+mod manifests;
+mod names;
+mod path;
+mod proxy_header;
+mod tokens;
+mod traceparent;
+mod web_text;
+
+/// A parser, by the name of its corpus.
+#[derive(Clone, Copy)]
+pub struct Target {
+    pub name: &'static str,
+    /// Panics if something does not hold.
+    pub run: fn(&[u8]),
+}
+
+pub const TARGETS: &[Target] = &[
+    Target { name: "chunked_body", run: chunked_body::run },
+    Target { name: "client_hello", run: client_hello::run },
+    Target { name: "credentials", run: credentials::run },
+    Target { name: "http1_requests", run: http1_requests::run },
+    Target { name: "http1_response", run: http1_response::run },
+    Target { name: "key_files", run: key_files::run },
+    Target { name: "manifests", run: manifests::run },
+    Target { name: "names", run: names::run },
+    Target { name: "path", run: path::run },
+    Target { name: "proxy_header", run: proxy_header::run },
+    Target { name: "tokens", run: tokens::run },
+    Target { name: "traceparent", run: traceparent::run },
+    Target { name: "web_text", run: web_text::run },
+];
+
+pub fn target(name: &str) -> Option<Target> {
+    TARGETS.iter().copied().find(|target| target.name == name)
+}
+
+/// Sizes of pieces in which bytes come; the last is all at once.
+const PIECES: [usize; 4] = [1, 2, 7, usize::MAX >> 1];
