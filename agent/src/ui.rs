@@ -131,7 +131,7 @@ fn write_way(file: &Path, url: &str) -> io::Result<()> {
 /// With it, the browser asks on its own account, and not on that of the page before.
 fn leading_to(url: &str) -> String {
     format!(
-        "<!doctype html><meta charset=utf-8><title>Portcullis</title>\
+        "<!doctype html><meta charset=utf-8><title>Portcullis</title><link rel=icon href=\"data:,\">\
          <meta http-equiv=refresh content=\"0; url={url}\"><a href=\"{url}\">Portcullis</a>\n"
     )
 }

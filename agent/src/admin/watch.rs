@@ -2,7 +2,7 @@
 //! served in another way meanwhile, and nothing is kept: the watch ends with the answer, with its
 //! time, or with the connection of the one who waits.
 
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use http::{HeaderName, Method};
 use portcullis_inspect::{Ended, Query, RequestSteps, Step, WatchReport, foretold};
@@ -59,6 +59,7 @@ impl Admin {
         let Question { wanted, time, count } = Question::parse(query)?;
         let _place = self.watches.try_acquire().map_err(|_| WatchError::Busy)?;
         let mut told = self.plane.watch(wanted.clone(), count, time).await;
+        let begun = Instant::now();
         let mut requests = Vec::new();
         let gathering = async {
             while requests.len() < count
@@ -70,7 +71,7 @@ impl Admin {
         // Cores end it by themselves; one that hangs does not hold the answer up.
         let _ = timeout(time + GRACE, gathering).await;
         let missing = count - requests.len();
-        let why = (missing > 0).then(|| why_missing(&wanted, time, requests.len()));
+        let why = (missing > 0).then(|| why_missing(&wanted, time, begun.elapsed(), requests.len()));
         let explained = if requests.is_empty() { self.foretold(&wanted) } else { Vec::new() };
         Ok(WatchReport { requests, missing, why, explained })
     }
@@ -103,8 +104,11 @@ impl Admin {
     }
 }
 
-fn why_missing(wanted: &WatchedFor, time: Duration, came: usize) -> String {
-    let seconds = time.as_secs();
+fn why_missing(wanted: &WatchedFor, time: Duration, waited: Duration, came: usize) -> String {
+    let seconds = waited.min(time).as_secs();
+    if waited < time {
+        return format!("the agent ends, and waited for {seconds} s alone: ask its successor");
+    }
     if came > 0 {
         return format!("no other such request came within {seconds} s");
     }
