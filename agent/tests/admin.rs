@@ -276,6 +276,8 @@ fn questions_that_make_no_sense_are_told_what_they_lack() {
         ("routes?limit=many", 400, "is no number"),
         ("endpoints", 400, "the parameter backend is missing"),
         ("explain?url=nonsense", 400, "is no URL"),
+        (&format!("routes?limit=1&q={}", "h+".repeat(3000)), 400, "name at most 8"),
+        (&format!("problems?q={}", "h".repeat(257)), 400, "of 256 bytes"),
     ] {
         let (found, value) = admin.api(path);
         assert_eq!(found, status, "{path}");
