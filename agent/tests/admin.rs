@@ -159,6 +159,11 @@ spec:
   - matches: [{path: {value: /a, type: Exact}}, {path: {value: /cart}, headers: [{name: x-a, value: '<b>'}]}]
     backendRefs: [{name: cart, port: 80}]
   - backendRefs: [{name: nowhere, port: 80}]
+    filters:
+    - type: RequestHeaderModifier
+      requestHeaderModifier:
+        set: [{name: Authorization, value: Basic c2VjcmV0}]
+        add: [{name: x-api-key, value: c2VjcmV0}]
 ---
 apiVersion: v1
 kind: Service
@@ -241,6 +246,27 @@ fn the_api_explains_as_the_command_does_and_names_the_nodes() {
     let command = admin.agent.command(&["explain", url, "-H", "X-A: <b>", "-o", "json"]);
     let command: Value = serde_json::from_str(&command).unwrap();
     assert_eq!(command, told);
+}
+
+/// All processes of the machine reach the port, and operators paste answers elsewhere.
+#[test]
+fn values_that_filters_write_are_told_by_name_alone() {
+    let admin = Admin::of_shop();
+    let question = r#"{"url": "http://shop.example:8080/", "method": "GET", "headers": [], "all": false}"#;
+    let posted = format!("Host: localhost\r\nContent-Length: {}\r\n\r\n{question}", question.len());
+    let json = "Host: localhost\r\nAccept: application/json\r\n";
+    let explained = admin.agent.command(&["explain", "http://shop.example:8080/"]);
+    let answers = [
+        admin.ask("GET", "/api/v1/explain?url=http://shop.example:8080/", json),
+        admin.ask("POST", "/explain", &posted),
+        admin.ask("GET", "/config", json),
+        admin.ask("GET", "/config", "Host: localhost\r\n"),
+        explained,
+    ];
+    for answer in answers {
+        assert!(answer.contains("authorization") && answer.contains("x-api-key"), "{answer}");
+        assert!(answer.contains("(left out)") && !answer.contains("c2VjcmV0"), "{answer}");
+    }
 }
 
 #[test]
