@@ -312,6 +312,44 @@ fn questions_that_make_no_sense_are_told_what_they_lack() {
     let ask = |method: &str, fields: &str| admin.ask(method, "/api/v1/overview", fields);
     assert!(ask("POST", "Host: localhost\r\n").starts_with("HTTP/1.1 405 "));
     assert!(ask("GET", "Host: evil.example\r\n").starts_with("HTTP/1.1 421 "));
-    let other = "Host: localhost\r\nSec-Fetch-Site: cross-site\r\n";
-    assert!(ask("GET", other).starts_with("HTTP/1.1 403 "));
+}
+
+#[test]
+fn pages_of_other_sites_are_answered_nothing_but_links_to_the_page() {
+    let admin = Admin::start();
+    let ask = |method: &str, path: &str, fields: &str| {
+        let answer = admin.ask(method, path, &format!("Host: localhost\r\n{fields}"));
+        for field in ["cache-control: no-store", "x-content-type-options: nosniff"] {
+            assert_eq!(answer.matches(field).count(), 1, "{method} {path}: {answer}");
+        }
+        answer.split(' ').nth(1).unwrap().to_owned()
+    };
+    let read = [
+        "/",
+        "/ui",
+        "/about",
+        "/livez",
+        "/metrics",
+        "/config",
+        "/routes",
+        "/listeners",
+        "/problems",
+        "/api/v1/overview",
+    ];
+    let link = "Sec-Fetch-Mode: navigate\r\nSec-Fetch-Dest: document\r\n";
+    let frame = "Sec-Fetch-Mode: navigate\r\nSec-Fetch-Dest: iframe\r\n";
+    for path in read {
+        let is_page = matches!(path, "/" | "/ui");
+        assert_eq!(ask("GET", path, ""), "200", "{path}");
+        assert_eq!(ask("GET", path, "Sec-Fetch-Site: same-origin\r\n"), "200", "{path}");
+        for site in ["cross-site", "same-site"] {
+            let site = format!("Sec-Fetch-Site: {site}\r\n");
+            assert_eq!(ask("GET", path, &format!("{site}Sec-Fetch-Mode: no-cors\r\n")), "403", "{path}");
+            assert_eq!(ask("GET", path, &format!("{site}{frame}")), "403", "{path}");
+            let expected = if is_page { "200" } else { "403" };
+            assert_eq!(ask("GET", path, &format!("{site}{link}")), expected, "{path}");
+            assert_eq!(ask("POST", path, &format!("{site}{link}")), "403", "{path}");
+        }
+    }
+    assert_eq!(ask("POST", "/explain", "Sec-Fetch-Site: cross-site\r\n"), "403");
 }

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::about::about;
 use crate::admin::api;
-use crate::admin::browsers::{guard, is_of_another_site};
+use crate::admin::browsers::{is_led_here, is_of_another_site};
 use crate::admin::page::page;
 use crate::admin::sources::Admin;
 use crate::plane::READING;
@@ -64,6 +64,13 @@ impl Admin {
         // The HTTP library leaves out the body of an answer to HEAD.
         let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
         let path = request.uri().path();
+        // Pages of other sites get none, whatever their browser would let them do with it; but they
+        // may have links to the agent's page.
+        let is_link =
+            request.method() == Method::GET && matches!(path, "/" | "/ui") && is_led_here(request.headers());
+        if is_of_another_site(request.headers()) && !is_link {
+            return text(StatusCode::FORBIDDEN, "pages of other sites are not answered\n");
+        }
         if let Some(name) = path.strip_prefix(api::PREFIX) {
             return match is_read {
                 true => self.api_answer(name, &request).await,
@@ -156,17 +163,11 @@ impl Admin {
             .unwrap_or_else(|error| text(StatusCode::BAD_REQUEST, format!("{error:#}\n")))
     }
 
-    /// Pages of other origins get none, whatever their browser would let them do with it.
     async fn api_answer(&self, name: &str, request: &Request<Bytes>) -> Answer {
-        if is_of_another_site(request.headers()) {
-            return text(StatusCode::FORBIDDEN, "pages of other sites are not answered\n");
-        }
-        let mut answer = match self.api(name, request.uri().query().unwrap_or_default()).await {
+        match self.api(name, request.uri().query().unwrap_or_default()).await {
             Ok(value) => json(StatusCode::OK, &value),
             Err(error) => json(error.status(), &serde_json::json!({ "error": error.to_string() })),
-        };
-        guard(answer.headers_mut());
-        answer
+        }
     }
 
     /// There may be tens of thousands of files.
@@ -187,7 +188,6 @@ fn page_answer() -> Answer {
     let (fields, document) = page();
     let mut answer = Response::new(document);
     *answer.headers_mut() = fields;
-    guard(answer.headers_mut());
     answer
 }
 

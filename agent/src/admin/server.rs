@@ -33,6 +33,7 @@ use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::admin::access::{Access, Refusal, Unusable};
+use crate::admin::browsers::guard;
 use crate::admin::endpoints::text;
 use crate::admin::hosts::Hosts;
 use crate::admin::sources::Admin;
@@ -471,10 +472,11 @@ impl fmt::Display for Reach {
 
 /// Small answers need no permit.
 fn counted(
-    answer: Response<Bytes>,
+    mut answer: Response<Bytes>,
     permit: Option<OwnedSemaphorePermit>,
     answering: Answering,
 ) -> Response<Full<Bytes>> {
+    guard(answer.headers_mut());
     answer.map(|bytes| {
         let counted = Counted { bytes, _permit: permit, _answering: answering };
         Full::new(Bytes::from_owner(counted))
