@@ -20,8 +20,12 @@ struct Admin {
 
 impl Admin {
     fn start() -> Self {
+        Self::of(&[("gateway.yaml", GATEWAY)])
+    }
+
+    fn of(manifests: &[(&str, &str)]) -> Self {
         let options = ["--admin-port", "0", "--admin-host", "agent.example"];
-        let agent = Agent::start_with(&options, &[("gateway.yaml", GATEWAY)]);
+        let agent = Agent::start_with(&options, manifests);
         let port = agent.logged("admin endpoints on http://127.0.0.1:").parse().unwrap();
         Self { port, agent }
     }
@@ -147,6 +151,37 @@ fn an_answer_under_way_is_not_broken_off_for_connections_that_ask_nothing() {
     assert_eq!(&answer, b"HTTP/1.1 400");
 }
 
+/// Each has more answers to take than the kernel keeps, and takes none.
+#[test]
+fn clients_that_take_nothing_keep_nobody_out() {
+    const ASKED: usize = 400;
+    const QUESTION: &str = "GET /config HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    let route = |number| {
+        format!(
+            "---\napiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\n\
+             metadata: {{name: route-{number}, namespace: infra}}\n\
+             spec: {{parentRefs: [{{name: web}}], hostnames: [host-{number}.example], rules: [{{}}]}}\n"
+        )
+    };
+    let routes: String = (0..300).map(route).collect();
+    let admin = Admin::of(&[("gateway.yaml", GATEWAY), ("routes.yaml", &routes)]);
+    let size = admin.ask("GET", "/config", "Host: localhost\r\n").len();
+    assert!(size * ASKED > 12 << 20, "{size}");
+    let mut held: Vec<_> = (0..8).map(|_| admin.connect()).collect();
+    for stream in &mut held {
+        stream.write_all(QUESTION.repeat(ASKED).as_bytes()).unwrap();
+    }
+    for path in ["/metrics", "/config", "/metrics", "/api/v1/routes"] {
+        let answer = admin.ask("GET", path, "Host: localhost\r\n");
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{path}: {answer}");
+    }
+    for mut stream in held {
+        let mut taken = Vec::new();
+        let _ended = stream.read_to_end(&mut taken);
+        assert!(taken.len() < size * ASKED, "it was broken off");
+    }
+}
+
 /// A route with a backend, and one that is not there.
 const SHOP: &str = "
 apiVersion: gateway.networking.k8s.io/v1
@@ -180,11 +215,7 @@ endpoints: [{addresses: [127.0.0.9]}]
 
 impl Admin {
     fn of_shop() -> Self {
-        let options = ["--admin-port", "0", "--admin-host", "agent.example"];
-        let manifests = [("gateway.yaml", GATEWAY), ("shop.yaml", SHOP)];
-        let agent = Agent::start_with(&options, &manifests);
-        let port = agent.logged("admin endpoints on http://127.0.0.1:").parse().unwrap();
-        Self { port, agent }
+        Self::of(&[("gateway.yaml", GATEWAY), ("shop.yaml", SHOP)])
     }
 
     /// Status and value of an answer of the API.
