@@ -10,4 +10,5 @@ mod hosts;
 mod page;
 pub(crate) mod server;
 pub(crate) mod sources;
+mod taken;
 pub(crate) mod watch;

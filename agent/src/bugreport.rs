@@ -12,13 +12,13 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result, bail};
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use portcullis_inspect::{withhold, without_quoted_values};
 use serde_json::Value;
 
 use crate::about::about;
 use crate::admin::client::Agent;
 use crate::cli::BugreportArgs;
 use crate::output;
-use crate::withheld::{withhold, without_quoted_values};
 
 /// The endpoints that are asked, and the files of their answers.
 const PARTS: [(&str, &str, Form); 7] = [

@@ -39,7 +39,6 @@ mod top;
 mod ui;
 mod watch;
 mod watch_limits;
-mod withheld;
 
 use std::process::ExitCode;
 

@@ -20,8 +20,12 @@ struct Admin {
 
 impl Admin {
     fn start() -> Self {
+        Self::of(&[("gateway.yaml", GATEWAY)])
+    }
+
+    fn of(manifests: &[(&str, &str)]) -> Self {
         let options = ["--admin-port", "0", "--admin-host", "agent.example"];
-        let agent = Agent::start_with(&options, &[("gateway.yaml", GATEWAY)]);
+        let agent = Agent::start_with(&options, manifests);
         let port = agent.logged("admin endpoints on http://127.0.0.1:").parse().unwrap();
         Self { port, agent }
     }
@@ -147,6 +151,37 @@ fn an_answer_under_way_is_not_broken_off_for_connections_that_ask_nothing() {
     assert_eq!(&answer, b"HTTP/1.1 400");
 }
 
+/// Each has more answers to take than the kernel keeps, and takes none.
+#[test]
+fn clients_that_take_nothing_keep_nobody_out() {
+    const ASKED: usize = 400;
+    const QUESTION: &str = "GET /config HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    let route = |number| {
+        format!(
+            "---\napiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\n\
+             metadata: {{name: route-{number}, namespace: infra}}\n\
+             spec: {{parentRefs: [{{name: web}}], hostnames: [host-{number}.example], rules: [{{}}]}}\n"
+        )
+    };
+    let routes: String = (0..300).map(route).collect();
+    let admin = Admin::of(&[("gateway.yaml", GATEWAY), ("routes.yaml", &routes)]);
+    let size = admin.ask("GET", "/config", "Host: localhost\r\n").len();
+    assert!(size * ASKED > 12 << 20, "{size}");
+    let mut held: Vec<_> = (0..8).map(|_| admin.connect()).collect();
+    for stream in &mut held {
+        stream.write_all(QUESTION.repeat(ASKED).as_bytes()).unwrap();
+    }
+    for path in ["/metrics", "/config", "/metrics", "/api/v1/routes"] {
+        let answer = admin.ask("GET", path, "Host: localhost\r\n");
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{path}: {answer}");
+    }
+    for mut stream in held {
+        let mut taken = Vec::new();
+        let _ended = stream.read_to_end(&mut taken);
+        assert!(taken.len() < size * ASKED, "it was broken off");
+    }
+}
+
 /// A route with a backend, and one that is not there.
 const SHOP: &str = "
 apiVersion: gateway.networking.k8s.io/v1
@@ -159,6 +194,11 @@ spec:
   - matches: [{path: {value: /a, type: Exact}}, {path: {value: /cart}, headers: [{name: x-a, value: '<b>'}]}]
     backendRefs: [{name: cart, port: 80}]
   - backendRefs: [{name: nowhere, port: 80}]
+    filters:
+    - type: RequestHeaderModifier
+      requestHeaderModifier:
+        set: [{name: Authorization, value: Basic c2VjcmV0}]
+        add: [{name: x-api-key, value: c2VjcmV0}]
 ---
 apiVersion: v1
 kind: Service
@@ -175,11 +215,7 @@ endpoints: [{addresses: [127.0.0.9]}]
 
 impl Admin {
     fn of_shop() -> Self {
-        let options = ["--admin-port", "0", "--admin-host", "agent.example"];
-        let manifests = [("gateway.yaml", GATEWAY), ("shop.yaml", SHOP)];
-        let agent = Agent::start_with(&options, &manifests);
-        let port = agent.logged("admin endpoints on http://127.0.0.1:").parse().unwrap();
-        Self { port, agent }
+        Self::of(&[("gateway.yaml", GATEWAY), ("shop.yaml", SHOP)])
     }
 
     /// Status and value of an answer of the API.
@@ -243,6 +279,27 @@ fn the_api_explains_as_the_command_does_and_names_the_nodes() {
     assert_eq!(command, told);
 }
 
+/// All processes of the machine reach the port, and operators paste answers elsewhere.
+#[test]
+fn values_that_filters_write_are_told_by_name_alone() {
+    let admin = Admin::of_shop();
+    let question = r#"{"url": "http://shop.example:8080/", "method": "GET", "headers": [], "all": false}"#;
+    let posted = format!("Host: localhost\r\nContent-Length: {}\r\n\r\n{question}", question.len());
+    let json = "Host: localhost\r\nAccept: application/json\r\n";
+    let explained = admin.agent.command(&["explain", "http://shop.example:8080/"]);
+    let answers = [
+        admin.ask("GET", "/api/v1/explain?url=http://shop.example:8080/", json),
+        admin.ask("POST", "/explain", &posted),
+        admin.ask("GET", "/config", json),
+        admin.ask("GET", "/config", "Host: localhost\r\n"),
+        explained,
+    ];
+    for answer in answers {
+        assert!(answer.contains("authorization") && answer.contains("x-api-key"), "{answer}");
+        assert!(answer.contains("(left out)") && !answer.contains("c2VjcmV0"), "{answer}");
+    }
+}
+
 #[test]
 fn problems_and_node_and_traffic_are_told() {
     let admin = Admin::of_shop();
@@ -276,6 +333,8 @@ fn questions_that_make_no_sense_are_told_what_they_lack() {
         ("routes?limit=many", 400, "is no number"),
         ("endpoints", 400, "the parameter backend is missing"),
         ("explain?url=nonsense", 400, "is no URL"),
+        (&format!("routes?limit=1&q={}", "h+".repeat(3000)), 400, "name at most 8"),
+        (&format!("problems?q={}", "h".repeat(257)), 400, "of 256 bytes"),
     ] {
         let (found, value) = admin.api(path);
         assert_eq!(found, status, "{path}");
@@ -284,6 +343,44 @@ fn questions_that_make_no_sense_are_told_what_they_lack() {
     let ask = |method: &str, fields: &str| admin.ask(method, "/api/v1/overview", fields);
     assert!(ask("POST", "Host: localhost\r\n").starts_with("HTTP/1.1 405 "));
     assert!(ask("GET", "Host: evil.example\r\n").starts_with("HTTP/1.1 421 "));
-    let other = "Host: localhost\r\nSec-Fetch-Site: cross-site\r\n";
-    assert!(ask("GET", other).starts_with("HTTP/1.1 403 "));
+}
+
+#[test]
+fn pages_of_other_sites_are_answered_nothing_but_links_to_the_page() {
+    let admin = Admin::start();
+    let ask = |method: &str, path: &str, fields: &str| {
+        let answer = admin.ask(method, path, &format!("Host: localhost\r\n{fields}"));
+        for field in ["cache-control: no-store", "x-content-type-options: nosniff"] {
+            assert_eq!(answer.matches(field).count(), 1, "{method} {path}: {answer}");
+        }
+        answer.split(' ').nth(1).unwrap().to_owned()
+    };
+    let read = [
+        "/",
+        "/ui",
+        "/about",
+        "/livez",
+        "/metrics",
+        "/config",
+        "/routes",
+        "/listeners",
+        "/problems",
+        "/api/v1/overview",
+    ];
+    let link = "Sec-Fetch-Mode: navigate\r\nSec-Fetch-Dest: document\r\n";
+    let frame = "Sec-Fetch-Mode: navigate\r\nSec-Fetch-Dest: iframe\r\n";
+    for path in read {
+        let is_page = matches!(path, "/" | "/ui");
+        assert_eq!(ask("GET", path, ""), "200", "{path}");
+        assert_eq!(ask("GET", path, "Sec-Fetch-Site: same-origin\r\n"), "200", "{path}");
+        for site in ["cross-site", "same-site"] {
+            let site = format!("Sec-Fetch-Site: {site}\r\n");
+            assert_eq!(ask("GET", path, &format!("{site}Sec-Fetch-Mode: no-cors\r\n")), "403", "{path}");
+            assert_eq!(ask("GET", path, &format!("{site}{frame}")), "403", "{path}");
+            let expected = if is_page { "200" } else { "403" };
+            assert_eq!(ask("GET", path, &format!("{site}{link}")), expected, "{path}");
+            assert_eq!(ask("POST", path, &format!("{site}{link}")), "403", "{path}");
+        }
+    }
+    assert_eq!(ask("POST", "/explain", "Sec-Fetch-Site: cross-site\r\n"), "403");
 }

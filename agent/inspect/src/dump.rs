@@ -17,10 +17,13 @@ use serde_json::{Map, Value, json};
 
 use crate::served::ServedListener;
 use crate::text::{budget_text, listed_texts, log_text, open_text, policy_texts, proxies_text};
+use crate::withheld::withhold_written;
 
 /// The snapshot of an agent that runs, with the part of it that serves each frontend of a TCP or
 /// UDP listener: the kernel, or user space and why; and the earliest places at which terms of
 /// listeners hold; and by backend, the endpoints that are asked only if there is no other, and why.
+/// Values that filters write into header fields are left out: more clients reach an agent than its
+/// manifests.
 pub fn dump_served(
     snapshot: &Snapshot,
     served_by: &BTreeMap<String, String>,
@@ -28,6 +31,7 @@ pub fn dump_served(
     out: &BTreeMap<String, BTreeMap<String, &'static str>>,
 ) -> Value {
     let mut dump = dump_snapshot(snapshot);
+    withhold_written(&mut dump);
     if !served_by.is_empty() {
         dump["servedBy"] = json!(served_by);
     }

@@ -20,6 +20,7 @@ use crate::routes::number;
 use crate::served::ServedListener;
 use crate::table::{Look, subject_line};
 use crate::text;
+use crate::withheld::withhold_written;
 use candidates::{Candidates, Miss};
 use request::{EarlyAnswer, Question, QuestionError, Reading, Request, Scheme};
 
@@ -165,6 +166,17 @@ fn no_listener(snapshot: &Snapshot, request: &Request) -> String {
         None => format!("listeners: {}", there.join(", ")),
     };
     format!("no listener on port {} for {request}; {whose}", request.port)
+}
+
+/// Without the values that they write into header fields.
+fn filters_text(filters: &impl Serialize) -> String {
+    match serde_json::to_value(filters) {
+        Ok(mut filters) => {
+            withhold_written(&mut filters);
+            filters.to_string()
+        }
+        Err(error) => format!("cannot be shown: {error}"),
+    }
 }
 
 /// Writes what one Gateway's port does with the request.
@@ -333,8 +345,7 @@ impl Answer<'_> {
         }
         self.policies(listener.policy.as_deref());
         if !listener.filters.is_empty() {
-            let filters = serde_json::to_string(&listener.filters);
-            let filters = filters.unwrap_or_else(|error| format!("cannot be shown: {error}"));
+            let filters = filters_text(&listener.filters);
             self.line("passes", &format!("{filters}, which may change what rules see"));
         }
     }
@@ -385,8 +396,7 @@ impl Answer<'_> {
     fn action(&mut self, rule: &Rule, defaults: Option<&Defaults>) {
         self.policies(rule.policy.as_deref());
         if !rule.filters.is_empty() {
-            let filters = serde_json::to_string(&rule.filters);
-            self.line("filters", &filters.unwrap_or_else(|error| format!("cannot be shown: {error}")));
+            self.line("filters", &filters_text(&rule.filters));
         }
         let Action::Forward(split) = &rule.action else {
             return self.line("answer", &text::action_text(rule));

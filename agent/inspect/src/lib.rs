@@ -25,6 +25,7 @@ mod text;
 mod traffic;
 mod tree;
 mod watch;
+mod withheld;
 
 pub use age::decided_by_age;
 pub use dump::{dump_served, dump_snapshot};
@@ -53,3 +54,4 @@ pub use tree::{
     gateways, host_nodes, listeners, route_rows,
 };
 pub use watch::{Ended, RequestSteps, Step, WatchReport, foretold};
+pub use withheld::{withhold, without_quoted_values};

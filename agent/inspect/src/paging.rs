@@ -1,5 +1,7 @@
 //! Questions of the API, and answers that come in parts: nothing is listed without an end.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 
 use crate::explain::request::pairs;
@@ -7,6 +9,9 @@ use crate::explain::request::pairs;
 /// Entries of an answer that asks for no number, and the most of any.
 const USUAL: usize = 200;
 const MOST: usize = 1000;
+/// Of `q`: each word is looked for in all that is configured.
+const MOST_WORDS: usize = 8;
+const LONGEST_WORDS: usize = 256;
 
 /// The parameters of a question, decoded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -22,6 +27,10 @@ pub enum QueryError {
     Number { name: &'static str, value: String },
     #[error("the parameter {0} is missing")]
     Missing(&'static str),
+    #[error(
+        "q has {words} words of {bytes} bytes together: name at most {MOST_WORDS}, of {LONGEST_WORDS} bytes"
+    )]
+    Words { words: usize, bytes: usize },
 }
 
 /// The part of a list that is wanted.
@@ -49,7 +58,8 @@ pub(crate) struct Words(Vec<String>);
 
 impl Query {
     /// # Errors
-    /// When there is a parameter besides these: a typing error would ask for everything.
+    /// When there is a parameter besides these: a typing error would ask for everything; and when
+    /// `q` has more words than are looked for.
     pub fn parse(text: &str, known: &[&str]) -> Result<Self, QueryError> {
         let pairs = pairs(text);
         match pairs.iter().find(|(name, _)| !known.contains(&name.as_str())) {
@@ -57,8 +67,17 @@ impl Query {
                 let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
                 Err(QueryError::Unknown { name: name.clone(), known })
             }
-            None => Ok(Self { pairs }),
+            None => Self { pairs }.with_few_words(),
         }
+    }
+
+    fn with_few_words(self) -> Result<Self, QueryError> {
+        let text = self.get("q").unwrap_or_default();
+        let (words, bytes) = (text.split_whitespace().count(), text.len());
+        if words > MOST_WORDS || bytes > LONGEST_WORDS {
+            return Err(QueryError::Words { words, bytes });
+        }
+        Ok(self)
     }
 
     /// The first value of this name that is not empty.
@@ -86,7 +105,8 @@ impl Query {
 
     pub(crate) fn words(&self) -> Words {
         let text = self.get("q").unwrap_or_default();
-        Words(text.split_whitespace().map(str::to_lowercase).collect())
+        let words: BTreeSet<_> = text.split_whitespace().map(str::to_lowercase).collect();
+        Words(words.into_iter().collect())
     }
 }
 
@@ -146,5 +166,16 @@ mod tests {
         assert!(words.are_in(&["HTTPRoute SHOP/web", "PathPrefix /cart"]));
         assert!(!words.are_in(&["HTTPRoute shop/web", "PathPrefix /"]));
         assert!(Words::default().are_in(&[]));
+    }
+
+    #[test]
+    fn words_are_few_and_each_is_looked_for_once() {
+        let query = |q: &str| Query::parse(&format!("q={q}"), &["q"]);
+        assert_eq!(query("h+H+g+h").unwrap().words(), Words(vec!["g".to_owned(), "h".to_owned()]));
+        assert!(query("h+h+h+h+h+h+h+h").is_ok() && query(&"h".repeat(LONGEST_WORDS)).is_ok());
+        let error = query(&"h+".repeat(3000)).unwrap_err().to_string();
+        let expected = "q has 3000 words of 6000 bytes together: name at most 8, of 256 bytes";
+        assert_eq!(error, expected);
+        assert!(query(&"h".repeat(LONGEST_WORDS + 1)).is_err());
     }
 }

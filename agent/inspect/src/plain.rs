@@ -15,10 +15,14 @@ pub fn escaped(text: &str) -> Cow<'_, str> {
     Cow::Owned(pieces.collect())
 }
 
-/// Control characters, and those that turn the direction of text.
+/// Control characters, those that turn the direction of text, and those that are not seen: a name
+/// with one looks like another name. The page has the same.
 pub fn is_obeyed(c: char) -> bool {
-    let turns = matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    c.is_control() || turns || matches!(c, '\u{2028}' | '\u{2029}')
+    let hides = matches!(c, '\u{ad}' | '\u{200b}'..='\u{200d}' | '\u{2060}'..='\u{2065}' | '\u{feff}');
+    let tags = matches!(c, '\u{e0000}'..='\u{e007f}');
+    let turns =
+        matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    c.is_control() || hides || tags || turns || matches!(c, '\u{2028}' | '\u{2029}')
 }
 
 #[cfg(test)]
@@ -33,6 +37,8 @@ mod tests {
             ("a\r\n\tb", "a\\r\\n\\tb"),
             ("\u{9b}31m\x7f", "\\u{9b}31m\\u{7f}"),
             ("\u{202e}abc\u{2066}", "\\u{202e}abc\\u{2066}"),
+            ("a\u{200b}b\u{ad}\u{61c}", "a\\u{200b}b\\u{ad}\\u{61c}"),
+            ("\u{feff}\u{e0041}", "\\u{feff}\\u{e0041}"),
         ] {
             assert_eq!(escaped(text), expected);
         }

@@ -9,9 +9,10 @@ use http::StatusCode;
 use portcullis_control::applier::State;
 use portcullis_control::status::DigestedStatuses;
 use portcullis_inspect::{
-    NodeStatus, Overview, Page, Problem, ProblemSources, Query, QueryError, Question, QuestionError, Size,
+    NodeStatus, Overview, Problem, ProblemSources, Query, QueryError, Question, QuestionError, Size,
     all_problems, explain, node_report, status_problems, traffic_sample,
 };
+use serde::Serialize;
 use serde_json::Value;
 
 use crate::admin::sources::Admin;
@@ -59,45 +60,58 @@ impl Admin {
         let state = self.state.borrow().clone();
         let snapshot = &state.snapshot;
         let tree = || Query::parse(query, &TREE);
-        Ok(match name {
+        match name {
             "overview" => {
                 Query::parse(query, &[])?;
-                serde_json::to_value(self.overview(&state))?
+                self.walk(|| shown(self.overview(&state))).await
             }
-            "problems" => {
-                let query = Query::parse(query, &PARTS)?;
-                serde_json::to_value(self.problems(&state, &query).await?)?
+            "problems" => self.problems(&state, &Query::parse(query, &PARTS)?).await,
+            "gateways" => {
+                let query = tree()?;
+                self.walk(|| shown(portcullis_inspect::gateways(snapshot, &query)?)).await
             }
-            "gateways" => serde_json::to_value(portcullis_inspect::gateways(snapshot, &tree()?)?)?,
-            "listeners" => serde_json::to_value(portcullis_inspect::listeners(snapshot, &tree()?)?)?,
-            "hosts" => serde_json::to_value(portcullis_inspect::host_nodes(snapshot, &tree()?)?)?,
-            "routes" => serde_json::to_value(portcullis_inspect::route_rows(snapshot, &tree()?)?)?,
+            "listeners" => {
+                let query = tree()?;
+                self.walk(|| shown(portcullis_inspect::listeners(snapshot, &query)?)).await
+            }
+            "hosts" => {
+                let query = tree()?;
+                self.walk(|| shown(portcullis_inspect::host_nodes(snapshot, &query)?)).await
+            }
+            "routes" => {
+                let query = tree()?;
+                self.walk(|| shown(portcullis_inspect::route_rows(snapshot, &query)?)).await
+            }
             "backends" => {
                 let query = Query::parse(query, &["backend", "q", "offset", "limit"])?;
                 let out = self.out_endpoints().await;
-                serde_json::to_value(portcullis_inspect::backends(snapshot, &out, &query)?)?
+                self.walk(|| shown(portcullis_inspect::backends(snapshot, &out, &query)?)).await
             }
             "endpoints" => {
                 let query = Query::parse(query, &["backend", "offset", "limit"])?;
                 let out = self.out_endpoints().await;
-                serde_json::to_value(portcullis_inspect::endpoints(snapshot, &out, &query)?)?
+                self.walk(|| shown(portcullis_inspect::endpoints(snapshot, &out, &query)?)).await
             }
             "certificates" => {
                 let query = Query::parse(query, &PARTS)?;
                 let served = self.plane.served().snapshot;
-                serde_json::to_value(portcullis_inspect::certificates(&served, &query, now())?)?
+                self.walk(|| shown(portcullis_inspect::certificates(&served, &query, now())?)).await
             }
             "node" => {
                 let query = Query::parse(query, &["gateway", "q", "offset", "limit"])?;
                 let metrics = scrape::metrics(&state, &self.plane, self.membership.as_ref()).await;
-                serde_json::to_value(node_report(self.plane.status(), &metrics, &query)?)?
+                self.walk(|| shown(node_report(self.plane.status(), &metrics, &query)?)).await
             }
             "traffic" => {
                 let query = Query::parse(query, &["limit"])?;
                 let limit = query.window()?.limit;
-                let (traffic, durations) = scrape::traffic_and_durations(self.plane.stats().await);
+                let stats = self.plane.stats().await;
                 let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
-                serde_json::to_value(traffic_sample(&traffic, &durations, at, limit))?
+                let made = || {
+                    let (traffic, durations) = scrape::traffic_and_durations(stats);
+                    shown(traffic_sample(&traffic, &durations, at, limit))
+                };
+                self.walk(made).await
             }
             "explain" => {
                 let query = Query::parse(query, &["url", "method", "header", "all"])?;
@@ -108,11 +122,11 @@ impl Admin {
                     all: query.get("all") == Some("true"),
                 };
                 let listeners = self.plane.status().listeners;
-                serde_json::to_value(explain(snapshot, &question, READING, &listeners)?)?
+                self.walk(|| shown(explain(snapshot, &question, READING, &listeners)?)).await
             }
-            watch::NAME => serde_json::to_value(self.watch(&watch::parameters(query)?).await?)?,
-            _ => return Err(ApiError::NotFound),
-        })
+            watch::NAME => shown(self.watch(&watch::parameters(query)?).await?),
+            _ => Err(ApiError::NotFound),
+        }
     }
 
     fn overview(&self, state: &State) -> Overview {
@@ -130,32 +144,35 @@ impl Admin {
         }
     }
 
-    async fn problems(&self, state: &State, query: &Query) -> Result<Page<Problem>, QueryError> {
+    async fn problems(&self, state: &State, query: &Query) -> Result<Value, ApiError> {
         let (directory, known) = (self.status_dir.clone(), self.status_problems.clone());
         let statuses = tokio::task::spawn_blocking(move || statuses(&directory, &known)).await;
-        let served = self.plane.served().snapshot;
-        let soon = Query::parse("limit=1000", &PARTS)?;
-        let NodeStatus { datapath, .. } = self.plane.status();
-        let uncovered = [self.plane.node.guard_coverage(), self.plane.node.name_coverage()];
-        let uncovered = uncovered.into_iter().flat_map(|coverage| coverage.missing);
-        let sources = ProblemSources {
-            snapshot: &state.snapshot,
-            refused: &state.refused,
-            input: state.problems.iter().map(ToString::to_string).collect(),
-            unreported: state
-                .unreported
-                .iter()
-                .flat_map(|(object, problems)| {
-                    problems.iter().map(move |it| (object.to_string(), it.clone()))
-                })
-                .collect(),
-            statuses: statuses.unwrap_or_else(|error| Err(error.to_string())),
-            certificates: portcullis_inspect::certificates(&served, &soon, now())?.items,
-            not_ready: self.readiness(state).err().map(|why| why.trim_end().to_owned()),
-            without_programs: self.plane.node.without_programs().map(|_| datapath),
-            uncovered: uncovered.map(|it| (it.interface, it.reason.to_string())).collect(),
+        let made = || {
+            let served = self.plane.served().snapshot;
+            let soon = Query::parse("limit=1000", &PARTS)?;
+            let NodeStatus { datapath, .. } = self.plane.status();
+            let uncovered = [self.plane.node.guard_coverage(), self.plane.node.name_coverage()];
+            let uncovered = uncovered.into_iter().flat_map(|coverage| coverage.missing);
+            let sources = ProblemSources {
+                snapshot: &state.snapshot,
+                refused: &state.refused,
+                input: state.problems.iter().map(ToString::to_string).collect(),
+                unreported: state
+                    .unreported
+                    .iter()
+                    .flat_map(|(object, problems)| {
+                        problems.iter().map(move |it| (object.to_string(), it.clone()))
+                    })
+                    .collect(),
+                statuses: statuses.unwrap_or_else(|error| Err(error.to_string())),
+                certificates: portcullis_inspect::certificates(&served, &soon, now())?.items,
+                not_ready: self.readiness(state).err().map(|why| why.trim_end().to_owned()),
+                without_programs: self.plane.node.without_programs().map(|_| datapath),
+                uncovered: uncovered.map(|it| (it.interface, it.reason.to_string())).collect(),
+            };
+            shown(all_problems(&sources, query)?)
         };
-        all_problems(&sources, query)
+        self.walk(made).await
     }
 }
 
@@ -164,6 +181,10 @@ fn statuses(directory: &Path, known: &Mutex<DigestedStatuses<Vec<Problem>>>) -> 
     let problems = known.refresh(directory, status_problems);
     let unread = |error| format!("no status files in {}: {error}", directory.display());
     Ok(problems.map_err(unread)?.flatten().cloned().collect())
+}
+
+fn shown(answer: impl Serialize) -> Result<Value, ApiError> {
+    Ok(serde_json::to_value(answer)?)
 }
 
 /// In seconds since 1970.

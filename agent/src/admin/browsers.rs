@@ -10,6 +10,12 @@ pub(crate) fn is_of_another_site(fields: &HeaderMap) -> bool {
     from.is_some_and(|from| !matches!(from, b"same-origin" | b"none"))
 }
 
+/// True if a browser goes to a page itself: as by a link, and not for a frame or a script.
+pub(crate) fn is_led_here(fields: &HeaderMap) -> bool {
+    let says = |name: &str, value: &str| fields.get(name).is_some_and(|it| it == value);
+    says("sec-fetch-mode", "navigate") && says("sec-fetch-dest", "document")
+}
+
 /// Keeps an answer out of caches and of other origins' pages.
 pub(crate) fn guard(fields: &mut HeaderMap) {
     let set = [

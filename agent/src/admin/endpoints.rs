@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::about::about;
 use crate::admin::api;
-use crate::admin::browsers::{guard, is_of_another_site};
+use crate::admin::browsers::{is_led_here, is_of_another_site};
 use crate::admin::page::page;
 use crate::admin::sources::Admin;
 use crate::plane::READING;
@@ -64,6 +64,13 @@ impl Admin {
         // The HTTP library leaves out the body of an answer to HEAD.
         let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
         let path = request.uri().path();
+        // Pages of other sites get none, whatever their browser would let them do with it; but they
+        // may have links to the agent's page.
+        let is_link =
+            request.method() == Method::GET && matches!(path, "/" | "/ui") && is_led_here(request.headers());
+        if is_of_another_site(request.headers()) && !is_link {
+            return text(StatusCode::FORBIDDEN, "pages of other sites are not answered\n");
+        }
         if let Some(name) = path.strip_prefix(api::PREFIX) {
             return match is_read {
                 true => self.api_answer(name, &request).await,
@@ -71,7 +78,7 @@ impl Admin {
             };
         }
         match path {
-            "/explain" if request.method() == Method::POST => self.explain(&state, &request),
+            "/explain" if request.method() == Method::POST => self.explain(&state, &request).await,
             "/explain" => not_allowed("POST"),
             path if !READ.contains(&path) => {
                 text(StatusCode::NOT_FOUND, "there is no such endpoint; GET / lists them\n")
@@ -94,23 +101,32 @@ impl Admin {
                 let listeners = self.plane.status().listeners;
                 let out = self.out_endpoints().await;
                 let snapshot = &state.snapshot;
-                let dump = portcullis_inspect::dump_served(snapshot, &served_by.collect(), &listeners, &out);
-                match Form::accepted(request.headers()) {
-                    Form::Json => json(StatusCode::OK, &dump),
-                    Form::Text => ok(serde_saphyr::to_string(&dump)
-                        .unwrap_or_else(|error| format!("the configuration cannot be shown: {error}\n"))),
-                }
+                let form = Form::accepted(request.headers());
+                let made = || {
+                    let served_by = &served_by.collect();
+                    let dump = portcullis_inspect::dump_served(snapshot, served_by, &listeners, &out);
+                    match form {
+                        Form::Json => json(StatusCode::OK, &dump),
+                        Form::Text => ok(serde_saphyr::to_string(&dump)
+                            .unwrap_or_else(|error| format!("the configuration cannot be shown: {error}\n"))),
+                    }
+                };
+                self.walk(made).await
             }
             "/routes" => {
-                let routes = portcullis_inspect::routes(&state.snapshot);
-                match Form::accepted(request.headers()) {
-                    Form::Json => json(StatusCode::OK, &routes),
-                    Form::Text => ok(routes.text(Look::default())),
-                }
+                let form = Form::accepted(request.headers());
+                let made = || {
+                    let routes = portcullis_inspect::routes(&state.snapshot);
+                    match form {
+                        Form::Json => json(StatusCode::OK, &routes),
+                        Form::Text => ok(routes.text(Look::default())),
+                    }
+                };
+                self.walk(made).await
             }
             "/status" => self.statuses().await,
             "/listeners" => ok(serde_json::json!(self.plane.status()).to_string()),
-            "/problems" => ok(problems(&state)),
+            "/problems" => self.walk(|| ok(problems(&state))).await,
             "/ui" => page_answer(),
             _ if Form::accepts_pages(request.headers()) => page_answer(),
             _ => ok(INDEX),
@@ -121,44 +137,37 @@ impl Admin {
         let accept = fields.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
         let format = MetricsFormat::accepted(&accept.collect::<Vec<_>>().join(","));
         let metrics = scrape::metrics(state, &self.plane, self.membership.as_ref()).await;
-        let mut answer = ok(portcullis_inspect::metrics(&metrics, format));
+        // Scrapes have no turn to wait for.
+        let mut answer = tokio::task::block_in_place(|| ok(portcullis_inspect::metrics(&metrics, format)));
         answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(format.content_type()));
         answer
     }
 
-    fn explain(&self, state: &State, request: &Request<Bytes>) -> Answer {
-        let question = request.body();
+    async fn explain(&self, state: &State, request: &Request<Bytes>) -> Answer {
         let served = self.plane.status().listeners;
-        let answer =
-            serde_json::from_slice::<Question>(question).map_err(anyhow::Error::from).and_then(|question| {
-                Ok(portcullis_inspect::explain(&state.snapshot, &question, READING, &served)?)
-            });
-        match answer {
-            Ok(explanation) => {
-                let status = match explanation.outcome {
-                    Outcome::Answered => StatusCode::OK,
-                    Outcome::Unanswered => StatusCode::NOT_FOUND,
-                };
-                match Form::accepted(request.headers()) {
-                    Form::Json => json(status, &explanation),
-                    Form::Text => text(status, explanation.text(Look::default())),
-                }
-            }
-            Err(error) => text(StatusCode::BAD_REQUEST, format!("{error:#}\n")),
-        }
+        let form = Form::accepted(request.headers());
+        let explained = || -> anyhow::Result<Answer> {
+            let question = serde_json::from_slice::<Question>(request.body())?;
+            let explanation = portcullis_inspect::explain(&state.snapshot, &question, READING, &served)?;
+            let status = match explanation.outcome {
+                Outcome::Answered => StatusCode::OK,
+                Outcome::Unanswered => StatusCode::NOT_FOUND,
+            };
+            Ok(match form {
+                Form::Json => json(status, &explanation),
+                Form::Text => text(status, explanation.text(Look::default())),
+            })
+        };
+        self.walk(explained)
+            .await
+            .unwrap_or_else(|error| text(StatusCode::BAD_REQUEST, format!("{error:#}\n")))
     }
 
-    /// Pages of other origins get none, whatever their browser would let them do with it.
     async fn api_answer(&self, name: &str, request: &Request<Bytes>) -> Answer {
-        if is_of_another_site(request.headers()) {
-            return text(StatusCode::FORBIDDEN, "pages of other sites are not answered\n");
-        }
-        let mut answer = match self.api(name, request.uri().query().unwrap_or_default()).await {
+        match self.api(name, request.uri().query().unwrap_or_default()).await {
             Ok(value) => json(StatusCode::OK, &value),
             Err(error) => json(error.status(), &serde_json::json!({ "error": error.to_string() })),
-        };
-        guard(answer.headers_mut());
-        answer
+        }
     }
 
     /// There may be tens of thousands of files.
@@ -179,7 +188,6 @@ fn page_answer() -> Answer {
     let (fields, document) = page();
     let mut answer = Response::new(document);
     *answer.headers_mut() = fields;
-    guard(answer.headers_mut());
     answer
 }
 

@@ -62,4 +62,28 @@ mod tests {
         assert!(policy.starts_with("default-src 'none'; script-src 'sha256-"), "{policy}");
         assert!(!policy.contains("unsafe"), "{policy}");
     }
+
+    /// As `\u{1b}`, or as `\u001b`.
+    fn character(text: &str) -> char {
+        let digits = text.trim_start_matches("\\u").trim_matches(['{', '}']);
+        char::from_u32(u32::from_str_radix(digits, 16).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn the_page_escapes_the_characters_that_terminals_are_spared() {
+        let (_, rest) = SCRIPT.split_once("OBEYED = /[").unwrap();
+        let (class, _) = rest.split_once("]/gu").unwrap();
+        let escapes: Vec<_> = class.split("\\u").skip(1).collect();
+        let mut shown = Vec::new();
+        let mut escapes = escapes.into_iter();
+        while let Some(first) = escapes.next() {
+            let (first, last) = match first.strip_suffix('-') {
+                Some(first) => (first, escapes.next().unwrap()),
+                None => (first, first),
+            };
+            shown.extend(character(first)..=character(last));
+        }
+        let obeyed: Vec<_> = ('\0'..=char::MAX).filter(|c| portcullis_inspect::is_obeyed(*c)).collect();
+        assert_eq!(shown, obeyed);
+    }
 }

@@ -33,9 +33,11 @@ use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::admin::access::{Access, Refusal, Unusable};
+use crate::admin::browsers::guard;
 use crate::admin::endpoints::text;
 use crate::admin::hosts::Hosts;
 use crate::admin::sources::Admin;
+use crate::admin::taken::Taken;
 use crate::admin::{api, watch};
 use crate::cli::RunArgs;
 use crate::hand_over::predecessor::Predecessor;
@@ -51,10 +53,14 @@ const MAX_CONNECTIONS: usize = 64;
 const FIRST_LOOK: Duration = Duration::from_millis(10);
 /// Answers that are made or sent at a time. Each may be about everything that is configured.
 const MAX_ANSWERS: usize = 8;
+/// Answers with metrics besides those, when they are as many.
+const MAX_SCRAPES: usize = 1;
 /// Time for a head to come, and for a body.
 const REQUEST_TIME: Duration = Duration::from_secs(5);
-/// Time until one of the answers before has been sent.
-const QUEUE_TIME: Duration = Duration::from_secs(5);
+/// Time for a client to take some byte of its answer. One that takes none keeps others out.
+const TAKING_TIME: Duration = Duration::from_secs(5);
+/// Time until one of the answers before has been sent: longer than a client that takes nothing has.
+const QUEUE_TIME: Duration = Duration::from_secs(8);
 /// Time for all that is asked and answered on one connection.
 const CONNECTION_TIME: Duration = Duration::from_secs(60);
 /// Between attempts to have a socket that an agent before this one had.
@@ -95,6 +101,7 @@ struct Service {
     admin: Admin,
     reach: Reach,
     answers: Arc<Semaphore>,
+    scrapes: Arc<Semaphore>,
     /// Held by the handshake that begins next.
     handshakes: Mutex<()>,
 }
@@ -176,7 +183,8 @@ pub(crate) fn serve(admin: Admin, sockets: Sockets) -> Endpoints {
     let Sockets { path, unix, ports } = sockets;
     let service = |reach| {
         let answers = Arc::new(Semaphore::new(MAX_ANSWERS));
-        Arc::new(Service { admin: admin.clone(), reach, answers, handshakes: Mutex::default() })
+        let scrapes = Arc::new(Semaphore::new(MAX_SCRAPES));
+        Arc::new(Service { admin: admin.clone(), reach, answers, scrapes, handshakes: Mutex::default() })
     };
     let (on_file, plane) = (service(Reach::All(Hosts::Any)), admin.plane.clone());
     let unix = Acceptor::start(async move |closed| {
@@ -371,7 +379,8 @@ async fn answer_on(
     let answer = service_fn(|request| service.answer(request, Answering::begin(answering), &waiting));
     let mut server = hyper::server::conn::http1::Builder::new();
     server.timer(TokioTimer::new()).header_read_timeout(REQUEST_TIME);
-    let mut serving = pin!(server.serve_connection(TokioIo::new(stream), answer));
+    let stream = TokioIo::new(Taken::within(TAKING_TIME, stream));
+    let mut serving = pin!(server.serve_connection(stream, answer));
     // A client that went away, or does not end; an operator who waits for requests has more time.
     while timeout(CONNECTION_TIME, &mut serving).await.is_err() && waiting.load(Relaxed) > 0 {}
 }
@@ -387,6 +396,15 @@ impl Service {
     async fn pace_handshakes(&self) {
         let _turn = self.handshakes.lock().await;
         tokio::time::sleep(HANDSHAKE_PACE).await;
+    }
+
+    /// To make the answer of a path and send it; `None` if there is none in time.
+    async fn permit(&self, path: &str) -> Option<OwnedSemaphorePermit> {
+        let permits = match path {
+            "/metrics" if self.answers.available_permits() == 0 => &self.scrapes,
+            _ => &self.answers,
+        };
+        timeout(QUEUE_TIME, Arc::clone(permits).acquire_owned()).await.ok()?.ok()
     }
 
     async fn answer(
@@ -420,8 +438,7 @@ impl Service {
         if matches!(request.uri().path(), "/livez" | "/readyz") {
             return Ok(counted(self.admin.answer(request).await, None, answering));
         }
-        let permit = timeout(QUEUE_TIME, Arc::clone(&self.answers).acquire_owned()).await;
-        let Ok(Ok(permit)) = permit else {
+        let Some(permit) = self.permit(request.uri().path()).await else {
             let busy = format!("{MAX_ANSWERS} other answers are being sent: ask again later\n");
             return Ok(counted(text(StatusCode::SERVICE_UNAVAILABLE, busy), None, answering));
         };
@@ -471,10 +488,11 @@ impl fmt::Display for Reach {
 
 /// Small answers need no permit.
 fn counted(
-    answer: Response<Bytes>,
+    mut answer: Response<Bytes>,
     permit: Option<OwnedSemaphorePermit>,
     answering: Answering,
 ) -> Response<Full<Bytes>> {
+    guard(answer.headers_mut());
     answer.map(|bytes| {
         let counted = Counted { bytes, _permit: permit, _answering: answering };
         Full::new(Bytes::from_owner(counted))

@@ -13,6 +13,9 @@ use crate::cluster::Membership;
 use crate::plane::Plane;
 use crate::watch_limits::MAX_WATCHES;
 
+/// Answers about everything that is configured that are made at a time.
+const MAX_WALKS: usize = 2;
+
 /// The sources of all answers.
 #[derive(Clone)]
 pub(crate) struct Admin {
@@ -25,6 +28,7 @@ pub(crate) struct Admin {
     pub membership: Option<Membership>,
     /// Operators who may wait for requests at a time.
     pub watches: Arc<Semaphore>,
+    walks: Arc<Semaphore>,
 }
 
 impl Admin {
@@ -36,7 +40,16 @@ impl Admin {
         membership: Option<Membership>,
     ) -> Self {
         let watches = Arc::new(Semaphore::new(MAX_WATCHES));
-        Self { state, plane, status_dir, status_problems: Arc::default(), membership, watches }
+        let walks = Arc::new(Semaphore::new(MAX_WALKS));
+        Self { state, plane, status_dir, status_problems: Arc::default(), membership, watches, walks }
+    }
+
+    /// Makes an answer that may walk everything that is configured. Probes and the control plane do
+    /// not wait for it: what else this thread would do goes to another one.
+    pub(super) async fn walk<T>(&self, make: impl FnOnce() -> T) -> T {
+        // The semaphore is never closed; without a turn it would be made all the same.
+        let _turn = self.walks.acquire().await;
+        tokio::task::block_in_place(make)
     }
 
     /// A line for either case.

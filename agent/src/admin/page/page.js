@@ -5,8 +5,8 @@
   const TRAFFIC_EVERY = 2000, REST_EVERY = 10000, PART = 50;
   const id = (name) => document.getElementById(name);
   // Characters that would hide, or turn the direction of text, are shown as what they are.
-  const OBEYED = /[\u0000-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g;
-  const plain = (text) => String(text).replace(OBEYED, (c) => "\\u{" + c.charCodeAt(0).toString(16) + "}");
+  const OBEYED = /[\u0000-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\u{e0000}-\u{e007f}]/gu;
+  const plain = (text) => String(text).replace(OBEYED, (c) => "\\u{" + c.codePointAt(0).toString(16) + "}");
 
   function el(tag, attributes, ...children) {
     const made = document.createElement(tag);

@@ -1,27 +1,47 @@
-//! Values that a report leaves out: those that rules write into header fields, or want fields and
-//! parameters to have, bodies of responses, and what messages quote. They are no Secrets, but
-//! people write credentials there.
+//! Values that are left out: by explanations and an agent's answers those that rules write into
+//! header fields; by a report also those that rules want fields and parameters to have, bodies of
+//! responses, and what messages quote. They are no Secrets, but people write credentials there.
 
 use serde_json::Value;
 
 const LEFT_OUT: &str = "(left out)";
 
 /// Takes them out of a configuration or statuses.
-pub(crate) fn withhold(value: &mut Value) {
+pub fn withhold(value: &mut Value) {
+    withhold_written(value);
+    withhold_others(value);
+}
+
+/// Takes out those that rules write into header fields; the names of the fields stay.
+pub(crate) fn withhold_written(value: &mut Value) {
     match value {
         Value::Object(fields) => {
             for (name, value) in fields {
                 match (name.as_str(), &mut *value) {
                     ("set" | "add", Value::Array(pairs)) => pairs.iter_mut().for_each(withhold_second),
+                    _ => withhold_written(value),
+                }
+            }
+        }
+        Value::Array(values) => values.iter_mut().for_each(withhold_written),
+        Value::String(_) | Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
+fn withhold_others(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                match (name.as_str(), &mut *value) {
                     ("headers" | "query", Value::Object(wanted)) => {
                         wanted.values_mut().for_each(|value| *value = LEFT_OUT.into());
                     }
                     ("body", Value::String(body)) => LEFT_OUT.clone_into(body),
-                    _ => withhold(value),
+                    _ => withhold_others(value),
                 }
             }
         }
-        Value::Array(values) => values.iter_mut().for_each(withhold),
+        Value::Array(values) => values.iter_mut().for_each(withhold_others),
         Value::String(text) => *text = without_quoted_values(text),
         Value::Null | Value::Bool(_) | Value::Number(_) => {}
     }
@@ -31,13 +51,13 @@ pub(crate) fn withhold(value: &mut Value) {
 fn withhold_second(pair: &mut Value) {
     match pair.as_array_mut().map(Vec::as_mut_slice) {
         Some([Value::String(_), value]) => *value = LEFT_OUT.into(),
-        _ => withhold(pair),
+        _ => withhold_written(pair),
     }
 }
 
 /// The text of a message without values that it quotes: `Invalid value: "…"` of schemas and rules,
 /// `invalid type: string "…"` of parsers.
-pub(crate) fn without_quoted_values(text: &str) -> String {
+pub fn without_quoted_values(text: &str) -> String {
     const BEFORE: [&str; 2] = ["value: ", "string "];
     let (mut kept, mut rest) = (String::new(), text);
     let next = |rest: &str| BEFORE.iter().filter_map(|it| Some(rest.find(it)? + it.len())).min();
