@@ -29,7 +29,8 @@ pub(crate) struct TelemetryArgs {
     /// another: 0.1, for instance
     #[arg(long, value_name = "PERCENT", default_value = "1", value_parser = share, env = "PORTCULLIS_TRACE_SAMPLING")]
     pub trace_sampling: Share,
-    /// The largest percentage that a TrafficPolicy can ask for
+    /// The largest percentage that others can ask for: a TrafficPolicy, or the flag "sampled" of
+    /// traces that go on here; with 0, none of those is recorded
     #[arg(long, value_name = "PERCENT", default_value = "100", value_parser = share, env = "PORTCULLIS_TRACE_SAMPLING_LIMIT")]
     pub trace_sampling_limit: Share,
     /// Spans a second that are recorded at most; requests beyond that are not recorded, and counted

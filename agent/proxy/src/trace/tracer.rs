@@ -37,7 +37,8 @@ impl Tracer {
 
     /// The trace of a request that came with these fields. `parent` is the context among them, if
     /// that is to be followed; `sampling` the share that a policy has recorded of requests that
-    /// follow none. An operator may wait for it, sampled or not.
+    /// follow none. Whoever asks for a record has it up to what the operator permits. An operator
+    /// may wait for it, sampled or not.
     pub(crate) fn trace(
         &self,
         fields: &impl Fields,
@@ -45,13 +46,11 @@ impl Tracer {
         sampling: Option<Share>,
         watched: Option<Rc<Watched>>,
     ) -> Box<RequestTrace> {
+        let random = fastrand::u32(..);
+        let Traces { sampling: default, most, .. } = self.traces;
         let wants_record = match parent {
-            Some(parent) => parent.is_sampled(),
-            None => {
-                let random = fastrand::u32(..);
-                let Traces { sampling: default, most, .. } = self.traces;
-                sampling.map_or(default.takes(random), |own| own.takes(random) && most.takes(random))
-            }
+            Some(parent) => parent.is_sampled() && most.takes(random),
+            None => sampling.map_or(default.takes(random), |own| own.takes(random) && most.takes(random)),
         };
         let is_recorded = wants_record && self.recorder.admit();
         let began = || parent.unwrap_or_else(TraceContext::begin);
@@ -59,7 +58,7 @@ impl Tracer {
             _ if is_recorded => {
                 RequestTrace::unrecorded(began().sampled().with_span(SpanId::random()), parent)
             }
-            Some(parent) if !wants_record => RequestTrace::as_it_came(parent),
+            Some(parent) if !parent.is_sampled() => RequestTrace::as_it_came(parent),
             // "The parent-id field MUST be set to a new value with the sampled flag update."
             _ => RequestTrace::unrecorded(began().unsampled().with_span(SpanId::random()), parent),
         };
@@ -127,9 +126,19 @@ mod tests {
         assert_eq!(recorded(&tracer, None, None), 0);
         assert!((100..300).contains(&recorded(&tracer, None, Some(Share::ALL))));
         assert!((20..180).contains(&recorded(&tracer, None, Some(part(10)))));
-        // A trace that goes on is its beginner's.
-        assert_eq!(recorded(&tracer, Some(any.sampled()), None), 1000);
+        // A trace that goes on is its beginner's, up to the same.
+        assert!((100..300).contains(&recorded(&tracer, Some(any.sampled()), None)));
         assert_eq!(recorded(&tracer, Some(any), Some(Share::ALL)), 0);
+    }
+
+    #[test]
+    fn a_limit_of_nothing_is_one_for_traces_that_go_on() {
+        let (tracer, _spans) = tracer(part(0), part(0), 1_000_000);
+        let sampled = TraceContext::begin().sampled();
+        assert_eq!(recorded(&tracer, Some(sampled), Some(Share::ALL)), 0);
+        let sent = tracer.trace(&PlainFields::default(), Some(sampled), None, None).context();
+        assert!(sent.trace == sampled.trace && sent.span != sampled.span && !sent.is_sampled());
+        assert_eq!(tracer.recorder.read().over_budget, 0);
     }
 
     #[test]
