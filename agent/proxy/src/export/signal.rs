@@ -30,6 +30,8 @@ pub(super) trait Signal {
     const NAME: &'static str;
 
     fn count(batch: &Self::Batch) -> usize;
+    /// Notes that so many items do not wait any more: they are on their way.
+    fn gathered(&self, _items: usize) {}
     fn message(&self, batches: Vec<Self::Batch>) -> Bytes;
     /// The number of items that the collector did not take, and why, by its answer.
     fn rejected(answer: Bytes) -> Option<(u64, String)>;
@@ -59,7 +61,9 @@ pub(super) async fn run<S: Signal>(
     let mut logged = Logged::default();
     while let Some(first) = batches.recv().await {
         let gathered = gather::<S>(first, &mut batches).await;
-        let items = gathered.iter().map(S::count).sum::<usize>() as u64;
+        let items = gathered.iter().map(S::count).sum::<usize>();
+        signal.gathered(items);
+        let items = items as u64;
         match send(&mut post, signal.message(gathered), || batches.is_closed()).await {
             Ok(answer) => {
                 let rejected = S::rejected(answer);

@@ -1,5 +1,6 @@
 //! Spans as OTLP has them.
 
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
@@ -14,11 +15,16 @@ use opentelemetry_proto::tonic::trace::v1::{
 };
 use prost::Message;
 
+use crate::core::waiting_room::WaitingRoom;
 use crate::export::message::{SCHEMA, Sender, attribute, encoded};
 use crate::export::signal::Signal;
 use crate::trace::span::{Side, Span, Status, Value};
 
-pub(super) struct Traces(pub Sender);
+pub(super) struct Traces {
+    pub sender: Sender,
+    /// Room of the spans that wait.
+    pub room: Arc<WaitingRoom>,
+}
 
 impl Signal for Traces {
     type Batch = Vec<Span>;
@@ -28,8 +34,12 @@ impl Signal for Traces {
         batch.len()
     }
 
+    fn gathered(&self, items: usize) {
+        self.room.leave(items);
+    }
+
     fn message(&self, batches: Vec<Vec<Span>>) -> Bytes {
-        let Self(Sender { resource, scope }) = self;
+        let Sender { resource, scope } = &self.sender;
         let spans = batches.into_iter().flatten().map(span).collect();
         let scope_spans = ScopeSpans { scope: Some(scope.clone()), spans, schema_url: SCHEMA.to_owned() };
         let of_resource = ResourceSpans {

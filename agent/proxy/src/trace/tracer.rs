@@ -4,15 +4,15 @@ use std::rc::Rc;
 
 use http::HeaderValue;
 use portcullis_model::Share;
-use tokio::sync::mpsc;
 
 use crate::core::head::Fields;
 use crate::core::otlp::{Parents, Traces};
 use crate::trace::active::ActiveSpan;
 use crate::trace::context::{SpanId, TRACESTATE, TraceContext};
+use crate::trace::queue::SpanQueue;
 use crate::trace::recorder::Recorder;
 use crate::trace::request::RequestTrace;
-use crate::trace::span::{Side, Span};
+use crate::trace::span::Side;
 use crate::trace::takers::Takers;
 use crate::trace::watch::Watched;
 
@@ -25,7 +25,7 @@ pub(crate) struct Tracer {
 
 impl Tracer {
     /// With its share of what all cores may record.
-    pub(crate) fn new(traces: Traces, cores: usize, exporter: mpsc::Sender<Vec<Span>>) -> Rc<Self> {
+    pub(crate) fn new(traces: Traces, cores: usize, exporter: SpanQueue) -> Rc<Self> {
         let cores = u32::try_from(cores.max(1)).unwrap_or(u32::MAX);
         let recorder = Recorder::new(traces.spans.div_ceil(cores), exporter);
         Rc::new(Self { traces, recorder })
@@ -99,13 +99,16 @@ fn state(fields: &impl Fields) -> Option<HeaderValue> {
 
 #[cfg(test)]
 mod tests {
+    use tokio::sync::mpsc;
+
     use super::*;
     use crate::core::clock;
     use crate::core::head::plain::PlainFields;
     use crate::core::stats::TraceStats;
+    use crate::trace::span::Span;
 
     fn tracer(sampling: Share, most: Share, spans: u32) -> (Rc<Tracer>, mpsc::Receiver<Vec<Span>>) {
-        let (exporter, spans_of) = mpsc::channel(1);
+        let (exporter, spans_of) = SpanQueue::new(512);
         let traces = Traces { sampling, most, spans, parents: Parents::Any };
         (Tracer::new(traces, 1, exporter), spans_of)
     }
@@ -162,11 +165,25 @@ mod tests {
     }
 
     #[test]
+    fn small_batches_fill_no_more_room_than_large_ones() {
+        let (tracer, mut spans) = tracer(Share::ALL, Share::ALL, 1_000_000);
+        for _ in 0..512 {
+            drop(tracer.trace(&PlainFields::default(), None, None, None));
+            tracer.recorder.flush();
+        }
+        assert_eq!(tracer.recorder.read().lost, 0);
+        drop(tracer.trace(&PlainFields::default(), None, None, None));
+        tracer.recorder.flush();
+        assert_eq!(tracer.recorder.read().lost, 1);
+        assert_eq!(std::iter::from_fn(|| spans.try_recv().ok()).count(), 512);
+    }
+
+    #[test]
     fn spans_that_are_not_taken_are_counted() {
         let (tracer, spans) = tracer(Share::ALL, Share::ALL, 1_000_000);
         assert_eq!(recorded(&tracer, None, None), 1000);
         tracer.recorder.flush();
-        assert_eq!(tracer.recorder.read(), TraceStats { over_budget: 0, lost: 1000 - 128 });
+        assert_eq!(tracer.recorder.read(), TraceStats { over_budget: 0, lost: 1000 - 512 });
         drop(spans);
     }
 }
