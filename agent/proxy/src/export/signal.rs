@@ -20,6 +20,8 @@ const ITEMS: usize = 512;
 const PAUSES: [Duration; 3] = [Duration::from_secs(1), Duration::from_secs(2), Duration::from_secs(4)];
 /// The longest that a collector can ask for.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// Bytes of a collector's own words in the log.
+const WORDS: usize = 256;
 /// The time between two lines of the log about the same collector.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -73,6 +75,7 @@ pub(super) async fn run<S: Signal>(
                 match rejected {
                     None => logged.works::<S>(&post),
                     Some((lost, why)) => {
+                        let why = quoted(&why);
                         logged.fails::<S>(&post, &format!("it refused {lost} of {items}: {why}"))
                     }
                 }
@@ -115,6 +118,19 @@ async fn send(post: &mut Post, message: Bytes, is_last: impl Fn() -> bool) -> Re
     }
 }
 
+/// A collector's words, so that they are a part of one line of the log and of no other.
+fn quoted(words: &str) -> String {
+    const MORE: &str = "…";
+    let mut quoted = String::new();
+    for c in words.chars().flat_map(char::escape_debug) {
+        if quoted.len() + c.len_utf8() + MORE.len() > WORDS {
+            return quoted + MORE;
+        }
+        quoted.push(c);
+    }
+    quoted
+}
+
 // === impl Counts ===
 
 impl Counts {
@@ -143,5 +159,18 @@ impl Logged {
         if std::mem::take(&mut self.is_failing) {
             tracing::info!(collector = %post.url(), "{} are taken again", S::NAME);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_of_a_collector_are_a_part_of_one_line() {
+        assert_eq!(quoted("no room: \u{e4}"), "no room: \u{e4}");
+        assert_eq!(quoted("a\nb\u{202e}c\u{1b}[0m\u{2028}"), r"a\nb\u{202e}c\u{1b}[0m\u{2028}");
+        let long = quoted(&"\u{20ac}\n".repeat(3000));
+        assert!(long.len() <= WORDS && long.len() > WORDS - 10 && long.ends_with('…'), "{long}");
     }
 }
