@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use prost::DecodeError;
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
@@ -36,7 +37,10 @@ pub(super) trait Signal {
     fn gathered(&self, _items: usize) {}
     fn message(&self, batches: Vec<Self::Batch>) -> Bytes;
     /// The number of items that the collector did not take, and why, by its answer.
-    fn rejected(answer: Bytes) -> Option<(u64, String)>;
+    ///
+    /// # Errors
+    /// When that is none of a collector.
+    fn rejected(answer: Bytes) -> Result<Option<(u64, String)>, DecodeError>;
 }
 
 /// Totals, written by the exporter's thread alone.
@@ -66,9 +70,12 @@ pub(super) async fn run<S: Signal>(
         let items = gathered.iter().map(S::count).sum::<usize>();
         signal.gathered(items);
         let items = items as u64;
-        match send(&mut post, signal.message(gathered), || batches.is_closed()).await {
-            Ok(answer) => {
-                let rejected = S::rejected(answer);
+        let answer = send(&mut post, signal.message(gathered), || batches.is_closed()).await;
+        let rejected = answer.and_then(|answer| {
+            S::rejected(answer).map_err(|error| format!("what it answered is not OTLP's: {error}"))
+        });
+        match rejected {
+            Ok(rejected) => {
                 let lost = rejected.as_ref().map_or(0, |(lost, _)| (*lost).min(items));
                 counts.sent.fetch_add(items - lost, Relaxed);
                 counts.lost.fetch_add(lost, Relaxed);

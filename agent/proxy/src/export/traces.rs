@@ -13,7 +13,7 @@ use opentelemetry_proto::tonic::trace::v1::status::StatusCode;
 use opentelemetry_proto::tonic::trace::v1::{
     ResourceSpans, ScopeSpans, Span as OtlpSpan, Status as OtlpStatus,
 };
-use prost::Message;
+use prost::{DecodeError, Message};
 
 use crate::core::waiting_room::WaitingRoom;
 use crate::export::message::{SCHEMA, Sender, attribute, encoded};
@@ -50,10 +50,12 @@ impl Signal for Traces {
         encoded(&ExportTraceServiceRequest { resource_spans: vec![of_resource] })
     }
 
-    fn rejected(answer: Bytes) -> Option<(u64, String)> {
-        let partial = ExportTraceServiceResponse::decode(answer).ok()?.partial_success?;
-        let rejected = u64::try_from(partial.rejected_spans).ok().filter(|rejected| *rejected > 0)?;
-        Some((rejected, partial.error_message))
+    fn rejected(answer: Bytes) -> Result<Option<(u64, String)>, DecodeError> {
+        let Some(partial) = ExportTraceServiceResponse::decode(answer)?.partial_success else {
+            return Ok(None);
+        };
+        let rejected = u64::try_from(partial.rejected_spans).ok().filter(|rejected| *rejected > 0);
+        Ok(rejected.map(|rejected| (rejected, partial.error_message)))
     }
 }
 
