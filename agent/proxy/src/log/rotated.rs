@@ -32,7 +32,9 @@ impl Rotated {
     /// When there can be no such file.
     pub(super) fn open(settings: &LogFile) -> io::Result<Self> {
         let (file, is_torn) = open(&settings.path)?;
-        Ok(Self { settings: settings.clone(), file, is_torn, stuck: None, logged: LogLimit::default() })
+        // A link to it stays where it is.
+        let settings = LogFile { path: fs::canonicalize(&settings.path)?, ..settings.clone() };
+        Ok(Self { settings, file, is_torn, stuck: None, logged: LogLimit::default() })
     }
 
     /// Appends whole lines.
@@ -190,6 +192,20 @@ mod tests {
         log.stuck = None;
         log.write(b"five\n").unwrap();
         assert_eq!(texts(&path), some(["five\n", "one and more\ntwo\nthree\nfour\n", "old\n"]));
+    }
+
+    #[test]
+    fn the_file_behind_a_link_is_moved() {
+        let directory = tempfile::tempdir().unwrap();
+        let (path, link) = (directory.path().join("behind.log"), directory.path().join("access.log"));
+        fs::write(&path, "").unwrap();
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        let mut log = Rotated::open(&LogFile { path: link.clone(), bytes: 8, old: 1 }).unwrap();
+        for line in ["one more\n", "two\n"] {
+            log.write(line.as_bytes()).unwrap();
+        }
+        assert_eq!(texts(&path), some(["two\n", "one more\n"]));
+        assert_eq!(fs::read_link(&link).unwrap(), path);
     }
 
     #[test]
