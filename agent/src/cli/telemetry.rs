@@ -160,7 +160,20 @@ fn endpoint(text: &str) -> Result<Endpoint> {
     if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
         bail!("a password does not belong here: write it into --otlp-headers-file");
     }
+    if has_no_port(&uri) {
+        bail!("its port is no number from 1 to 65535: that of OTLP over HTTP is 4318, unless another is set");
+    }
+    if uri.query().is_some() {
+        bail!("a query is not sent along: write credentials as fields into --otlp-headers-file");
+    }
     Ok(Endpoint(Some(uri)))
+}
+
+/// True if there is a colon, and no port behind it.
+fn has_no_port(uri: &Uri) -> bool {
+    let authority = uri.authority().map_or("", |authority| authority.as_str());
+    let behind = authority.rsplit_once(']').map_or(authority, |(_, behind)| behind);
+    behind.contains(':') && uri.port_u16().is_none_or(|port| port == 0)
 }
 
 /// Of a percentage, which may have three decimal places.
@@ -208,6 +221,13 @@ mod tests {
             ("grpc://collector.example", false),
             ("http://user:secret@collector.example", false),
             ("http://:4318", false),
+            ("http://[::1]", true),
+            ("http://[::1]:4318/", true),
+            ("http://[::1]:99999", false),
+            ("http://127.0.0.1:99999/", false),
+            ("http://127.0.0.1:0", false),
+            ("http://127.0.0.1:", false),
+            ("https://collector.example/otlp?api_key=secret", false),
         ] {
             assert_eq!(endpoint(text).is_ok_and(|it| it.0.is_some()), is_one, "{text}");
         }
