@@ -1,13 +1,15 @@
 //! The options of `portcullis run` about traces, and about where they and the access log go.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use http::Uri;
 use portcullis_model::Share;
 use portcullis_proxy::{Collector, LogFile, LogOutput, Otlp, Parents, Traces};
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject;
 
 /// Parts of a percentage: thousandths.
 const PARTS: u32 = 1000;
@@ -103,10 +105,18 @@ impl TelemetryArgs {
     /// When a file cannot be read that is needed for it.
     pub(crate) fn otlp(&self, node: Option<&str>) -> Result<Option<Otlp>> {
         let Some(endpoint) = self.collector().cloned() else { return Ok(None) };
-        let files = [("--otlp-headers-file", &self.otlp_headers_file), ("--otlp-ca", &self.otlp_ca)];
-        for (option, file) in files {
-            let Some(file) = file else { continue };
-            fs::read(file).with_context(|| format!("{option}: cannot read {}", file.display()))?;
+        if let Some(file) = &self.otlp_headers_file {
+            ordinary("--otlp-headers-file", file)?;
+        }
+        if let Some(file) = &self.otlp_ca {
+            let text = ordinary("--otlp-ca", file)?;
+            if !CertificateDer::pem_slice_iter(&text).any(|certificate| certificate.is_ok()) {
+                bail!(
+                    "--otlp-ca: {} has no certificate: write the authorities there as PEM, or leave the option out \
+                     for those of the system",
+                    file.display()
+                );
+            }
         }
         let mut resource = vec![
             ("service.name".to_owned(), "portcullis".to_owned()),
@@ -133,6 +143,15 @@ impl TelemetryArgs {
             }),
         }))
     }
+}
+
+/// The bytes of a file. Any other, a pipe for instance, could have the agent wait for ever.
+fn ordinary(option: &str, file: &Path) -> Result<Vec<u8>> {
+    let cannot = || format!("{option}: cannot read {}", file.display());
+    if !fs::metadata(file).with_context(cannot)?.is_file() {
+        bail!("{option}: {} is no ordinary file: it is read again and again, so write one", file.display());
+    }
+    fs::read(file).with_context(cannot)
 }
 
 fn log_destination(text: &str) -> Result<LogDestination> {
@@ -190,6 +209,8 @@ fn share(text: &str) -> Result<Share> {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
 
     #[test]
@@ -210,6 +231,32 @@ mod tests {
         ] {
             assert_eq!(share(text).ok(), parts.map(|parts| Share::new(parts, 100_000).unwrap()), "{text}");
         }
+    }
+
+    #[derive(clap::Parser)]
+    struct Run {
+        #[command(flatten)]
+        telemetry: TelemetryArgs,
+    }
+
+    fn given(options: &[&str]) -> TelemetryArgs {
+        let options = [&["run", "--otlp-endpoint", "http://127.0.0.1:4318"], options].concat();
+        Run::try_parse_from(options).ok().unwrap().telemetry
+    }
+
+    #[test]
+    fn files_for_the_collector_are_looked_at_before_the_start() {
+        let directory = tempfile::tempdir().unwrap();
+        let place = directory.path().join("file");
+        let place = place.to_str().unwrap();
+        let problem = |option, file| given(&[option, file]).otlp(None).unwrap_err().to_string();
+        for option in ["--otlp-headers-file", "--otlp-ca"] {
+            assert_eq!(problem(option, place), format!("{option}: cannot read {place}"));
+            assert!(problem(option, "/dev/null").contains("/dev/null is no ordinary file"));
+        }
+        fs::write(place, "no certificate").unwrap();
+        assert!(problem("--otlp-ca", place).contains("has no certificate"));
+        assert!(given(&["--otlp-headers-file", place]).otlp(None).is_ok());
     }
 
     #[test]
