@@ -83,7 +83,7 @@ impl TelemetryArgs {
     }
 
     /// # Errors
-    /// When it is to be a collector's, and there is none.
+    /// When it is to be a collector's, and there is none; or a file's, and it has no directory.
     pub(crate) fn log_output(&self) -> Result<LogOutput> {
         Ok(match &self.access_log {
             LogDestination::Stdout => LogOutput::Stdout,
@@ -91,11 +91,17 @@ impl TelemetryArgs {
                 bail!("--access-log otlp: name the collector, by --otlp-endpoint")
             }
             LogDestination::Otlp => LogOutput::Collector,
-            LogDestination::File(path) => LogOutput::Rotated(LogFile {
-                path: path.clone(),
-                bytes: u64::from(self.access_log_size) << 20,
-                old: self.access_log_files,
-            }),
+            LogDestination::File(path) => {
+                if let Some(directory) = path.parent().filter(|directory| !directory.is_dir()) {
+                    let (path, directory) = (path.display(), directory.display());
+                    bail!("--access-log {path}: there is no directory {directory}: make the directory");
+                }
+                LogOutput::Rotated(LogFile {
+                    path: path.clone(),
+                    bytes: u64::from(self.access_log_size) << 20,
+                    old: self.access_log_files,
+                })
+            }
         })
     }
 
@@ -257,6 +263,17 @@ mod tests {
         fs::write(place, "no certificate").unwrap();
         assert!(problem("--otlp-ca", place).contains("has no certificate"));
         assert!(given(&["--otlp-headers-file", place]).otlp(None).is_ok());
+    }
+
+    #[test]
+    fn the_access_log_needs_its_directory() {
+        let directory = tempfile::tempdir().unwrap();
+        let [there, missing] =
+            ["access.log", "none/access.log"].map(|name| format!("{}/{name}", directory.path().display()));
+        assert!(given(&["--access-log", &there]).log_output().is_ok());
+        let problem = given(&["--access-log", &missing]).log_output().unwrap_err().to_string();
+        assert!(problem.starts_with(&format!("--access-log {missing}: there is no directory ")), "{problem}");
+        assert!(problem.ends_with(": make the directory"), "{problem}");
     }
 
     #[test]
