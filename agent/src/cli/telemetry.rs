@@ -35,7 +35,8 @@ pub(crate) struct TelemetryArgs {
     /// traces that go on here; with 0, none of those is recorded
     #[arg(long, value_name = "PERCENT", default_value = "100", value_parser = share, env = "PORTCULLIS_TRACE_SAMPLING_LIMIT")]
     pub trace_sampling_limit: Share,
-    /// Spans a second that are recorded at most; requests beyond that are not recorded, and counted
+    /// Spans a second that are recorded at most, of which each core has its part, rounded up;
+    /// requests beyond that are not recorded, and counted
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=1 << 20), env = "PORTCULLIS_TRACE_SPANS")]
     pub trace_spans: u32,
     /// The senders whose traces go on here, and are recorded if theirs are
