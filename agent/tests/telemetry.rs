@@ -96,6 +96,23 @@ metadata: {name: logged, namespace: infra}
 spec: {accessLog: {}}
 ";
 
+/// A tenant's listeners.
+const TENANT: &str = r"
+apiVersion: gateway.networking.k8s.io/v1
+kind: ListenerSet
+metadata: {name: tenant, namespace: infra}
+spec:
+  parentRef: {name: web}
+  listeners: [{name: http, protocol: HTTP, port: 8080, hostname: tenant.example}]
+---
+apiVersion: portcullis.dev/v1alpha1
+kind: ListenerPolicy
+metadata: {name: tenant, namespace: infra}
+spec:
+  targetRefs: [{group: gateway.networking.k8s.io, kind: ListenerSet, name: tenant}]
+  clientAddress: {trustedHops: 1}
+";
+
 /// Collector, client and backend as a process; they end with it.
 struct Telemetry {
     process: Child,
@@ -167,12 +184,12 @@ impl Telemetry {
     }
 
     fn agent_at(&self, collector: &str, options: &[&str]) -> Agent {
-        let port = self.backend.rsplit(':').next().unwrap();
         let options = [&["--otlp-endpoint", collector], options].concat();
-        Agent::start_with(
-            &options,
-            &[("gateway.yaml", GATEWAY), ("routes.yaml", &ROUTES.replace("BACKEND", port))],
-        )
+        Agent::start_with(&options, &[("gateway.yaml", GATEWAY), ("routes.yaml", &self.routes())])
+    }
+
+    fn routes(&self) -> String {
+        ROUTES.replace("BACKEND", self.backend.rsplit(':').next().unwrap())
     }
 
     /// Has the client ask; returns the answer.
@@ -471,6 +488,23 @@ fn traces_of_believed_senders_go_on_as_they_came() {
         );
         assert_eq!(told["tracestate"], Value::Null, "{hostile}");
     }
+}
+
+#[test]
+fn a_tenant_that_believes_all_clients_has_none_of_their_traces_go_on() {
+    let mut telemetry = Telemetry::start();
+    let gateway = GATEWAY.replace("spec:\n", "spec:\n  allowedListeners: {namespaces: {from: Same}}\n");
+    let routes =
+        telemetry.routes().replace("[{name: web}]", "[{name: web}, {kind: ListenerSet, name: tenant}]");
+    let collector = format!("http://{}", telemetry.collector);
+    let options = ["--otlp-endpoint", &collector, "--trace-sampling", "0", "--trace-sampling-limit", "0"];
+    let manifests = [("gateway.yaml", &*gateway), ("routes.yaml", &routes), ("tenant.yaml", TENANT)];
+    let agent = Agent::start_with(&options, &manifests);
+    let fields = json!({"traceparent": traceparent("01"), "x-forwarded-for": "192.0.2.1"});
+    let asked = json!({"host": "tenant.example", "fields": fields});
+    let told = sent(&telemetry.ask(&agent, "/plain/forged", asked));
+    let parent = told["traceparent"][0].as_str().unwrap();
+    assert!(!parent.contains(TRACE) && parent.ends_with("-00"), "{parent}");
 }
 
 #[test]

@@ -28,6 +28,7 @@ pub(crate) mod task;
 pub(crate) mod trailers;
 pub(crate) mod untaken;
 pub(crate) mod upload_progress;
+pub(crate) mod waiting_room;
 pub(crate) mod window;
 
 pub(crate) use portcullis_model::origin;

@@ -24,11 +24,11 @@ use crate::export::message::Sender;
 use crate::export::post::Post;
 use crate::export::signal::{Counts, run};
 use crate::export::traces::Traces;
-use crate::trace::span::Span;
+use crate::trace::queue::SpanQueue;
 
-/// Batches of spans that may wait, of all cores together.
-const SPAN_BATCHES: usize = 64;
-/// The same of lines; there are more behind them, with the access log's own thread.
+/// Spans that may wait, of all cores together.
+const SPANS: usize = 8192;
+/// Batches of lines that may wait here; there are more behind them, with the access log's own thread.
 const LINE_BATCHES: usize = 2;
 /// The time that an agent that stops waits for the collector.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(2);
@@ -36,7 +36,7 @@ const FINISH_TIMEOUT: Duration = Duration::from_secs(2);
 /// The handle of the thread.
 #[derive(Debug)]
 pub(crate) struct Exporter {
-    spans: Option<mpsc::Sender<Vec<Span>>>,
+    spans: Option<SpanQueue>,
     lines: Option<mpsc::Sender<Vec<u8>>>,
     counts: [(&'static str, Arc<Counts>); 2],
     ended: oneshot::Receiver<()>,
@@ -46,7 +46,8 @@ impl Exporter {
     /// # Errors
     /// When there is no thread.
     pub(crate) fn start(collector: &Collector) -> io::Result<Self> {
-        let (spans, spans_of) = mpsc::channel(SPAN_BATCHES);
+        let (spans, spans_of) = SpanQueue::new(SPANS);
+        let room = spans.room.clone();
         let (lines, lines_of) = mpsc::channel(LINE_BATCHES);
         let (end, ended) = oneshot::channel();
         let [of_spans, of_lines] = [(); 2].map(|()| Arc::<Counts>::default());
@@ -55,7 +56,7 @@ impl Exporter {
         std::thread::Builder::new().name("telemetry".to_owned()).spawn(move || {
             let sender = Sender::new(&collector.resource);
             let post = |path| Post::new(collector.clone(), path);
-            let traces = run(spans_of, Traces(sender.clone()), post("v1/traces"), of_spans);
+            let traces = run(spans_of, Traces { sender: sender.clone(), room }, post("v1/traces"), of_spans);
             let logs = run(lines_of, Logs(sender.clone()), post("v1/logs"), of_lines);
             match Builder::new_current_thread().enable_all().build_local(LocalOptions::default()) {
                 Ok(runtime) => drop(runtime.block_on(or_abort(async { tokio::join!(traces, logs) }))),
@@ -66,7 +67,7 @@ impl Exporter {
         Ok(Self { spans: Some(spans), lines: Some(lines), counts, ended })
     }
 
-    pub(crate) fn spans(&self) -> Option<mpsc::Sender<Vec<Span>>> {
+    pub(crate) fn spans(&self) -> Option<SpanQueue> {
         self.spans.clone()
     }
 

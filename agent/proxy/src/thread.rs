@@ -51,8 +51,8 @@ use crate::l4::streams::Streams;
 use crate::l4::udp::{Buffer, Context, SessionCount, UdpFrontends};
 use crate::log::access_log::AccessLog;
 use crate::spread::Spread;
+use crate::trace::queue::SpanQueue;
 use crate::trace::requests::TracedRequests;
-use crate::trace::span::Span;
 use crate::trace::tracer::Tracer;
 use crate::upstream::health::SharedHealth;
 use crate::upstream::hops::Hops;
@@ -76,7 +76,7 @@ pub(crate) struct Shared {
     key_sets: KeySetsLink,
     durations: SharedDurations,
     /// Takes spans of requests, where any are recorded.
-    spans: Option<mpsc::Sender<Vec<Span>>>,
+    spans: Option<SpanQueue>,
 }
 
 /// The parts of a core.
@@ -188,7 +188,7 @@ impl Shared {
         health: SharedHealth,
         key_sets: KeySetsLink,
         measure: Measure,
-        spans: Option<mpsc::Sender<Vec<Span>>>,
+        spans: Option<SpanQueue>,
     ) -> Self {
         Self {
             keys,

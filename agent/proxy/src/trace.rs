@@ -5,6 +5,7 @@
 pub(crate) mod active;
 pub(crate) mod attempt;
 pub(crate) mod context;
+pub(crate) mod queue;
 pub(crate) mod recorder;
 pub(crate) mod request;
 pub(crate) mod requests;

@@ -1,13 +1,15 @@
 //! The options of `portcullis run` about traces, and about where they and the access log go.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use http::Uri;
 use portcullis_model::Share;
 use portcullis_proxy::{Collector, LogFile, LogOutput, Otlp, Parents, Traces};
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject;
 
 /// Parts of a percentage: thousandths.
 const PARTS: u32 = 1000;
@@ -29,10 +31,12 @@ pub(crate) struct TelemetryArgs {
     /// another: 0.1, for instance
     #[arg(long, value_name = "PERCENT", default_value = "1", value_parser = share, env = "PORTCULLIS_TRACE_SAMPLING")]
     pub trace_sampling: Share,
-    /// The largest percentage that a TrafficPolicy can ask for
+    /// The largest percentage that others can ask for: a TrafficPolicy, or the flag "sampled" of
+    /// traces that go on here; with 0, none of those is recorded
     #[arg(long, value_name = "PERCENT", default_value = "100", value_parser = share, env = "PORTCULLIS_TRACE_SAMPLING_LIMIT")]
     pub trace_sampling_limit: Share,
-    /// Spans a second that are recorded at most; requests beyond that are not recorded, and counted
+    /// Spans a second that are recorded at most, of which each core has its part, rounded up;
+    /// requests beyond that are not recorded, and counted
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=1 << 20), env = "PORTCULLIS_TRACE_SPANS")]
     pub trace_spans: u32,
     /// The senders whose traces go on here, and are recorded if theirs are
@@ -80,7 +84,7 @@ impl TelemetryArgs {
     }
 
     /// # Errors
-    /// When it is to be a collector's, and there is none.
+    /// When it is to be a collector's, and there is none; or a file's, and it has no directory.
     pub(crate) fn log_output(&self) -> Result<LogOutput> {
         Ok(match &self.access_log {
             LogDestination::Stdout => LogOutput::Stdout,
@@ -88,11 +92,17 @@ impl TelemetryArgs {
                 bail!("--access-log otlp: name the collector, by --otlp-endpoint")
             }
             LogDestination::Otlp => LogOutput::Collector,
-            LogDestination::File(path) => LogOutput::Rotated(LogFile {
-                path: path.clone(),
-                bytes: u64::from(self.access_log_size) << 20,
-                old: self.access_log_files,
-            }),
+            LogDestination::File(path) => {
+                if let Some(directory) = path.parent().filter(|directory| !directory.is_dir()) {
+                    let (path, directory) = (path.display(), directory.display());
+                    bail!("--access-log {path}: there is no directory {directory}: make the directory");
+                }
+                LogOutput::Rotated(LogFile {
+                    path: path.clone(),
+                    bytes: u64::from(self.access_log_size) << 20,
+                    old: self.access_log_files,
+                })
+            }
         })
     }
 
@@ -102,10 +112,18 @@ impl TelemetryArgs {
     /// When a file cannot be read that is needed for it.
     pub(crate) fn otlp(&self, node: Option<&str>) -> Result<Option<Otlp>> {
         let Some(endpoint) = self.collector().cloned() else { return Ok(None) };
-        let files = [("--otlp-headers-file", &self.otlp_headers_file), ("--otlp-ca", &self.otlp_ca)];
-        for (option, file) in files {
-            let Some(file) = file else { continue };
-            fs::read(file).with_context(|| format!("{option}: cannot read {}", file.display()))?;
+        if let Some(file) = &self.otlp_headers_file {
+            ordinary("--otlp-headers-file", file)?;
+        }
+        if let Some(file) = &self.otlp_ca {
+            let text = ordinary("--otlp-ca", file)?;
+            if !CertificateDer::pem_slice_iter(&text).any(|certificate| certificate.is_ok()) {
+                bail!(
+                    "--otlp-ca: {} has no certificate: write the authorities there as PEM, or leave the option out \
+                     for those of the system",
+                    file.display()
+                );
+            }
         }
         let mut resource = vec![
             ("service.name".to_owned(), "portcullis".to_owned()),
@@ -134,6 +152,15 @@ impl TelemetryArgs {
     }
 }
 
+/// The bytes of a file. Any other, a pipe for instance, could have the agent wait for ever.
+fn ordinary(option: &str, file: &Path) -> Result<Vec<u8>> {
+    let cannot = || format!("{option}: cannot read {}", file.display());
+    if !fs::metadata(file).with_context(cannot)?.is_file() {
+        bail!("{option}: {} is no ordinary file: it is read again and again, so write one", file.display());
+    }
+    fs::read(file).with_context(cannot)
+}
+
 fn log_destination(text: &str) -> Result<LogDestination> {
     match text {
         "stdout" => Ok(LogDestination::Stdout),
@@ -159,7 +186,20 @@ fn endpoint(text: &str) -> Result<Endpoint> {
     if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
         bail!("a password does not belong here: write it into --otlp-headers-file");
     }
+    if has_no_port(&uri) {
+        bail!("its port is no number from 1 to 65535: that of OTLP over HTTP is 4318, unless another is set");
+    }
+    if uri.query().is_some() {
+        bail!("a query is not sent along: write credentials as fields into --otlp-headers-file");
+    }
     Ok(Endpoint(Some(uri)))
+}
+
+/// True if there is a colon, and no port behind it.
+fn has_no_port(uri: &Uri) -> bool {
+    let authority = uri.authority().map_or("", |authority| authority.as_str());
+    let behind = authority.rsplit_once(']').map_or(authority, |(_, behind)| behind);
+    behind.contains(':') && uri.port_u16().is_none_or(|port| port == 0)
 }
 
 /// Of a percentage, which may have three decimal places.
@@ -176,6 +216,8 @@ fn share(text: &str) -> Result<Share> {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
 
     #[test]
@@ -198,6 +240,43 @@ mod tests {
         }
     }
 
+    #[derive(clap::Parser)]
+    struct Run {
+        #[command(flatten)]
+        telemetry: TelemetryArgs,
+    }
+
+    fn given(options: &[&str]) -> TelemetryArgs {
+        let options = [&["run", "--otlp-endpoint", "http://127.0.0.1:4318"], options].concat();
+        Run::try_parse_from(options).ok().unwrap().telemetry
+    }
+
+    #[test]
+    fn files_for_the_collector_are_looked_at_before_the_start() {
+        let directory = tempfile::tempdir().unwrap();
+        let place = directory.path().join("file");
+        let place = place.to_str().unwrap();
+        let problem = |option, file| given(&[option, file]).otlp(None).unwrap_err().to_string();
+        for option in ["--otlp-headers-file", "--otlp-ca"] {
+            assert_eq!(problem(option, place), format!("{option}: cannot read {place}"));
+            assert!(problem(option, "/dev/null").contains("/dev/null is no ordinary file"));
+        }
+        fs::write(place, "no certificate").unwrap();
+        assert!(problem("--otlp-ca", place).contains("has no certificate"));
+        assert!(given(&["--otlp-headers-file", place]).otlp(None).is_ok());
+    }
+
+    #[test]
+    fn the_access_log_needs_its_directory() {
+        let directory = tempfile::tempdir().unwrap();
+        let [there, missing] =
+            ["access.log", "none/access.log"].map(|name| format!("{}/{name}", directory.path().display()));
+        assert!(given(&["--access-log", &there]).log_output().is_ok());
+        let problem = given(&["--access-log", &missing]).log_output().unwrap_err().to_string();
+        assert!(problem.starts_with(&format!("--access-log {missing}: there is no directory ")), "{problem}");
+        assert!(problem.ends_with(": make the directory"), "{problem}");
+    }
+
     #[test]
     fn endpoints_are_urls_without_secrets() {
         for (text, is_one) in [
@@ -207,6 +286,13 @@ mod tests {
             ("grpc://collector.example", false),
             ("http://user:secret@collector.example", false),
             ("http://:4318", false),
+            ("http://[::1]", true),
+            ("http://[::1]:4318/", true),
+            ("http://[::1]:99999", false),
+            ("http://127.0.0.1:99999/", false),
+            ("http://127.0.0.1:0", false),
+            ("http://127.0.0.1:", false),
+            ("https://collector.example/otlp?api_key=secret", false),
         ] {
             assert_eq!(endpoint(text).is_ok_and(|it| it.0.is_some()), is_one, "{text}");
         }

@@ -31,7 +31,7 @@ pub struct Collector {
 pub struct Traces {
     /// The share of requests that begin a trace which is recorded, where no policy says another.
     pub sampling: Share,
-    /// The largest share that a policy can have.
+    /// The largest share that others can have: a policy, or senders whose traces are followed.
     pub most: Share,
     /// Spans a second, of all cores together.
     pub spans: u32,
@@ -41,7 +41,7 @@ pub struct Traces {
 /// The senders whose `traceparent` is followed: their traces go on, and are recorded if theirs are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parents {
-    /// Proxies in front that are believed about clients.
+    /// Proxies in front that the Gateway's owner believes about clients, or the operator.
     Trusted,
     Any,
     None,

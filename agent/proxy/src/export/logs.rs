@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use opentelemetry_proto::tonic::collector::logs::v1::{ExportLogsServiceRequest, ExportLogsServiceResponse};
 use opentelemetry_proto::tonic::common::v1::any_value::Value as OtlpValue;
 use opentelemetry_proto::tonic::logs::v1::{LogRecord, ResourceLogs, ScopeLogs, SeverityNumber};
-use prost::Message;
+use prost::{DecodeError, Message};
 use serde_json::{Map, Value};
 
 use crate::export::message::{SCHEMA, Sender, attribute, encoded};
@@ -36,10 +36,12 @@ impl Signal for Logs {
         encoded(&ExportLogsServiceRequest { resource_logs: vec![of_resource] })
     }
 
-    fn rejected(answer: Bytes) -> Option<(u64, String)> {
-        let partial = ExportLogsServiceResponse::decode(answer).ok()?.partial_success?;
-        let rejected = u64::try_from(partial.rejected_log_records).ok().filter(|rejected| *rejected > 0)?;
-        Some((rejected, partial.error_message))
+    fn rejected(answer: Bytes) -> Result<Option<(u64, String)>, DecodeError> {
+        let Some(partial) = ExportLogsServiceResponse::decode(answer)?.partial_success else {
+            return Ok(None);
+        };
+        let rejected = u64::try_from(partial.rejected_log_records).ok().filter(|rejected| *rejected > 0);
+        Ok(rejected.map(|rejected| (rejected, partial.error_message)))
     }
 }
 
@@ -89,6 +91,12 @@ fn bytes(id: &str) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_answer_of_another_server_is_none_of_a_collector() {
+        assert!(Logs::rejected(Bytes::from_static(b"<html>garbage")).is_err());
+        assert!(Logs::rejected(Bytes::new()).unwrap().is_none(), "all is taken");
+    }
 
     #[test]
     fn the_fields_of_a_line_are_attributes() {

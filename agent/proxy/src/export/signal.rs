@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use prost::DecodeError;
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
@@ -20,6 +21,8 @@ const ITEMS: usize = 512;
 const PAUSES: [Duration; 3] = [Duration::from_secs(1), Duration::from_secs(2), Duration::from_secs(4)];
 /// The longest that a collector can ask for.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// Bytes of a collector's own words in the log.
+const WORDS: usize = 256;
 /// The time between two lines of the log about the same collector.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -30,9 +33,14 @@ pub(super) trait Signal {
     const NAME: &'static str;
 
     fn count(batch: &Self::Batch) -> usize;
+    /// Notes that so many items do not wait any more: they are on their way.
+    fn gathered(&self, _items: usize) {}
     fn message(&self, batches: Vec<Self::Batch>) -> Bytes;
     /// The number of items that the collector did not take, and why, by its answer.
-    fn rejected(answer: Bytes) -> Option<(u64, String)>;
+    ///
+    /// # Errors
+    /// When that is none of a collector.
+    fn rejected(answer: Bytes) -> Result<Option<(u64, String)>, DecodeError>;
 }
 
 /// Totals, written by the exporter's thread alone.
@@ -59,16 +67,22 @@ pub(super) async fn run<S: Signal>(
     let mut logged = Logged::default();
     while let Some(first) = batches.recv().await {
         let gathered = gather::<S>(first, &mut batches).await;
-        let items = gathered.iter().map(S::count).sum::<usize>() as u64;
-        match send(&mut post, signal.message(gathered), || batches.is_closed()).await {
-            Ok(answer) => {
-                let rejected = S::rejected(answer);
+        let items = gathered.iter().map(S::count).sum::<usize>();
+        signal.gathered(items);
+        let items = items as u64;
+        let answer = send(&mut post, signal.message(gathered), || batches.is_closed()).await;
+        let rejected = answer.and_then(|answer| {
+            S::rejected(answer).map_err(|error| format!("what it answered is not OTLP's: {error}"))
+        });
+        match rejected {
+            Ok(rejected) => {
                 let lost = rejected.as_ref().map_or(0, |(lost, _)| (*lost).min(items));
                 counts.sent.fetch_add(items - lost, Relaxed);
                 counts.lost.fetch_add(lost, Relaxed);
                 match rejected {
                     None => logged.works::<S>(&post),
                     Some((lost, why)) => {
+                        let why = quoted(&why);
                         logged.fails::<S>(&post, &format!("it refused {lost} of {items}: {why}"))
                     }
                 }
@@ -111,6 +125,19 @@ async fn send(post: &mut Post, message: Bytes, is_last: impl Fn() -> bool) -> Re
     }
 }
 
+/// A collector's words, so that they are a part of one line of the log and of no other.
+fn quoted(words: &str) -> String {
+    const MORE: &str = "…";
+    let mut quoted = String::new();
+    for c in words.chars().flat_map(char::escape_debug) {
+        if quoted.len() + c.len_utf8() + MORE.len() > WORDS {
+            return quoted + MORE;
+        }
+        quoted.push(c);
+    }
+    quoted
+}
+
 // === impl Counts ===
 
 impl Counts {
@@ -139,5 +166,18 @@ impl Logged {
         if std::mem::take(&mut self.is_failing) {
             tracing::info!(collector = %post.url(), "{} are taken again", S::NAME);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_of_a_collector_are_a_part_of_one_line() {
+        assert_eq!(quoted("no room: \u{e4}"), "no room: \u{e4}");
+        assert_eq!(quoted("a\nb\u{202e}c\u{1b}[0m\u{2028}"), r"a\nb\u{202e}c\u{1b}[0m\u{2028}");
+        let long = quoted(&"\u{20ac}\n".repeat(3000));
+        assert!(long.len() <= WORDS && long.len() > WORDS - 10 && long.ends_with('…'), "{long}");
     }
 }

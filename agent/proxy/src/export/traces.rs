@@ -1,5 +1,6 @@
 //! Spans as OTLP has them.
 
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
@@ -12,13 +13,18 @@ use opentelemetry_proto::tonic::trace::v1::status::StatusCode;
 use opentelemetry_proto::tonic::trace::v1::{
     ResourceSpans, ScopeSpans, Span as OtlpSpan, Status as OtlpStatus,
 };
-use prost::Message;
+use prost::{DecodeError, Message};
 
+use crate::core::waiting_room::WaitingRoom;
 use crate::export::message::{SCHEMA, Sender, attribute, encoded};
 use crate::export::signal::Signal;
 use crate::trace::span::{Side, Span, Status, Value};
 
-pub(super) struct Traces(pub Sender);
+pub(super) struct Traces {
+    pub sender: Sender,
+    /// Room of the spans that wait.
+    pub room: Arc<WaitingRoom>,
+}
 
 impl Signal for Traces {
     type Batch = Vec<Span>;
@@ -28,8 +34,12 @@ impl Signal for Traces {
         batch.len()
     }
 
+    fn gathered(&self, items: usize) {
+        self.room.leave(items);
+    }
+
     fn message(&self, batches: Vec<Vec<Span>>) -> Bytes {
-        let Self(Sender { resource, scope }) = self;
+        let Sender { resource, scope } = &self.sender;
         let spans = batches.into_iter().flatten().map(span).collect();
         let scope_spans = ScopeSpans { scope: Some(scope.clone()), spans, schema_url: SCHEMA.to_owned() };
         let of_resource = ResourceSpans {
@@ -40,10 +50,12 @@ impl Signal for Traces {
         encoded(&ExportTraceServiceRequest { resource_spans: vec![of_resource] })
     }
 
-    fn rejected(answer: Bytes) -> Option<(u64, String)> {
-        let partial = ExportTraceServiceResponse::decode(answer).ok()?.partial_success?;
-        let rejected = u64::try_from(partial.rejected_spans).ok().filter(|rejected| *rejected > 0)?;
-        Some((rejected, partial.error_message))
+    fn rejected(answer: Bytes) -> Result<Option<(u64, String)>, DecodeError> {
+        let Some(partial) = ExportTraceServiceResponse::decode(answer)?.partial_success else {
+            return Ok(None);
+        };
+        let rejected = u64::try_from(partial.rejected_spans).ok().filter(|rejected| *rejected > 0);
+        Ok(rejected.map(|rejected| (rejected, partial.error_message)))
     }
 }
 

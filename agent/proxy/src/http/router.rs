@@ -307,6 +307,7 @@ impl Router {
 
     /// The request's trace, and what its span says of its head. What comes from no trusted proxy is
     /// followed only where the operator wants that: any client can say that it is to be recorded.
+    /// The Gateway's word counts about proxies, and no tenant's.
     fn sampled(
         &self,
         tracer: &Tracer,
@@ -320,7 +321,10 @@ impl Router {
         let is_followed = match tracer.parents() {
             Parents::Any => true,
             Parents::None => false,
-            Parents::Trusted => sender::chain(fields, self.believed(listener).of_listener, peer).is_some(),
+            Parents::Trusted => {
+                let proxies = self.believed(listener).by(Believer::Gateway);
+                sender::chain(fields, proxies, peer).is_some()
+            }
         };
         let parent = if is_followed { TraceContext::given(fields) } else { None };
         let of_rule = decision.taken_by().and_then(|rule| rule.policy.as_ref()?.tracing);

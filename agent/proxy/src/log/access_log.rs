@@ -8,7 +8,7 @@ use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
 use portcullis_model::LogFormat;
@@ -18,19 +18,22 @@ use tokio::time::timeout;
 use crate::core::counter::Counter;
 use crate::core::log_limit::LogLimit;
 use crate::core::settings::LogOutput;
+use crate::core::waiting_room::WaitingRoom;
 use crate::log::rotated::Rotated;
 
 /// Bytes that a core gathers at most before it hands them over.
 const BATCH: usize = 32 << 10;
-/// Batches that may wait to be written, of all cores together.
-const BATCHES: usize = 128;
+/// Bytes that may wait to be written, of all cores together.
+const WAITING: usize = 4 << 20;
 /// The time that an agent that stops waits for the reader of the log.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A core's part.
 pub(crate) struct AccessLog {
     lines: RefCell<Vec<u8>>,
-    writer: SyncSender<Vec<u8>>,
+    writer: Sender<Vec<u8>>,
+    /// In bytes.
+    room: Arc<WaitingRoom>,
     /// All lines have this one, whatever form Gateways want.
     format: Option<LogFormat>,
     /// Lines.
@@ -40,7 +43,8 @@ pub(crate) struct AccessLog {
 /// The thread that writes.
 #[derive(Debug)]
 pub(crate) struct LogWriter {
-    lines: SyncSender<Vec<u8>>,
+    lines: Sender<Vec<u8>>,
+    room: Arc<WaitingRoom>,
     ended: oneshot::Receiver<()>,
     format: Option<LogFormat>,
     /// Lines that the thread had, and could not write.
@@ -79,11 +83,18 @@ impl AccessLog {
     }
 
     fn hand_over(&self, lines: &mut Vec<u8>) {
-        let next = Vec::with_capacity(lines.capacity());
-        if let Err(TrySendError::Full(lost) | TrySendError::Disconnected(lost)) =
-            self.writer.try_send(std::mem::replace(lines, next))
-        {
-            memchr::memchr_iter(b'\n', &lost).for_each(|_| self.lost.increment());
+        // A batch that waits is no larger than what is in it.
+        let is_taken = self.room.take(lines.len());
+        if !is_taken || self.writer.send(lines.to_vec()).is_err() {
+            memchr::memchr_iter(b'\n', lines).for_each(|_| self.lost.increment());
+        }
+        lines.clear();
+        if !is_taken && self.room.is_log_due() {
+            tracing::warn!(
+                "lines of the access log are lost, and counted: {} MiB wait to be written; look whether its reader, \
+                 disk or collector keeps up",
+                WAITING >> 20
+            );
         }
     }
 }
@@ -109,11 +120,14 @@ impl LogWriter {
         };
         let lost = Arc::<AtomicU64>::default();
         let lost_here = lost.clone();
-        let (lines, to_write) = sync_channel::<Vec<u8>>(BATCHES);
+        let (lines, to_write) = channel::<Vec<u8>>();
+        let room = WaitingRoom::new(WAITING);
+        let room_here = room.clone();
         let (end, ended) = oneshot::channel();
         std::thread::Builder::new().name("access-log".to_owned()).spawn(move || {
             let logged = LogLimit::default();
             for batch in to_write {
+                room_here.leave(batch.len());
                 let lines = memchr::memchr_iter(b'\n', &batch).count() as u64;
                 if let Err(error) = output.write(batch) {
                     lost_here.fetch_add(lines, Relaxed);
@@ -124,12 +138,12 @@ impl LogWriter {
             }
             let _ = end.send(());
         })?;
-        Ok(Self { lines, ended, format, lost })
+        Ok(Self { lines, room, ended, format, lost })
     }
 
     pub(crate) fn for_core(&self) -> AccessLog {
-        let (writer, format) = (self.lines.clone(), self.format);
-        AccessLog { lines: RefCell::default(), writer, format, lost: Counter::default() }
+        let (writer, room, format) = (self.lines.clone(), self.room.clone(), self.format);
+        AccessLog { lines: RefCell::default(), writer, room, format, lost: Counter::default() }
     }
 
     /// Lines that were handed over, and could not be written.

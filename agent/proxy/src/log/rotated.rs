@@ -6,11 +6,15 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
+use crate::core::log_limit::LogLimit;
 use crate::core::settings::LogFile;
 
 /// For the owner, and for those of its group to read.
 const MODE: u32 = 0o640;
+/// The time until what could not be moved is tried again.
+const RETRY: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(super) struct Rotated {
@@ -18,6 +22,9 @@ pub(super) struct Rotated {
     file: File,
     /// Its last line has no end: a write did not come to one.
     is_torn: bool,
+    /// Its last attempt at moving failed.
+    stuck: Option<Instant>,
+    logged: LogLimit,
 }
 
 impl Rotated {
@@ -25,7 +32,9 @@ impl Rotated {
     /// When there can be no such file.
     pub(super) fn open(settings: &LogFile) -> io::Result<Self> {
         let (file, is_torn) = open(&settings.path)?;
-        Ok(Self { settings: settings.clone(), file, is_torn })
+        // A link to it stays where it is.
+        let settings = LogFile { path: fs::canonicalize(&settings.path)?, ..settings.clone() };
+        Ok(Self { settings, file, is_torn, stuck: None, logged: LogLimit::default() })
     }
 
     /// Appends whole lines.
@@ -41,7 +50,7 @@ impl Rotated {
         }
         let size = self.file.metadata()?.len();
         if size > 0 && size + lines.len() as u64 > self.settings.bytes {
-            self.rotate()?;
+            self.make_way();
         }
         if self.is_torn {
             self.file.write_all(b"\n")?;
@@ -51,14 +60,33 @@ impl Rotated {
         written
     }
 
+    /// A file that cannot be moved goes on: lines in a file that is too large are better than none.
+    fn make_way(&mut self) {
+        if self.stuck.is_some_and(|last| last.elapsed() < RETRY) {
+            return;
+        }
+        let rotated = self.rotate();
+        self.stuck = rotated.is_err().then(Instant::now);
+        if let Err(error) = rotated
+            && self.logged.is_due()
+        {
+            tracing::error!(
+                "the access log is full and goes on in the same file: {error}; move away what is there, and let the \
+                 agent write in that directory"
+            );
+        }
+    }
+
     fn rotate(&mut self) -> io::Result<()> {
         let LogFile { path, old, .. } = &self.settings;
         for number in (1..*old).rev() {
-            unless_missing(fs::rename(numbered(path, number), numbered(path, number + 1)))?;
+            unless_missing(rename(&numbered(path, number), &numbered(path, number + 1)))?;
         }
         match old {
-            0 => fs::remove_file(path)?,
-            _ => fs::rename(path, numbered(path, 1))?,
+            0 => {
+                fs::remove_file(path).map_err(|error| told(&error, &format!("remove {}", path.display())))?
+            }
+            _ => rename(path, &numbered(path, 1))?,
         }
         (self.file, self.is_torn) = open(path)?;
         Ok(())
@@ -88,6 +116,15 @@ fn numbered(path: &Path, number: u32) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(format!(".{number}"));
     name.into()
+}
+
+fn rename(from: &Path, to: &Path) -> io::Result<()> {
+    let renamed = fs::rename(from, to);
+    renamed.map_err(|error| told(&error, &format!("rename {} to {}", from.display(), to.display())))
+}
+
+fn told(error: &io::Error, what: &str) -> io::Error {
+    io::Error::new(error.kind(), format!("cannot {what}: {error}"))
 }
 
 fn unless_missing(renamed: io::Result<()>) -> io::Result<()> {
@@ -131,6 +168,44 @@ mod tests {
         let none = LogFile { old: 0, ..settings };
         Rotated::open(&none).unwrap().write(b"seven\n").unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "seven\n");
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_moved_goes_on() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("access.log");
+        fs::create_dir_all(numbered(&path, 2).join("in the way")).unwrap();
+        let mut log = Rotated::open(&LogFile { path: path.clone(), bytes: 8, old: 2 }).unwrap();
+        fs::write(numbered(&path, 1), "old\n").unwrap();
+        for line in ["one and more\n", "two\n", "three\n"] {
+            log.write(line.as_bytes()).unwrap();
+        }
+        assert_eq!(fs::read_to_string(&path).unwrap(), "one and more\ntwo\nthree\n");
+        let problem = log.rotate().unwrap_err().to_string();
+        let (from, to) = (numbered(&path, 1), numbered(&path, 2));
+        let expected = format!("cannot rename {} to {}: ", from.display(), to.display());
+        assert!(problem.starts_with(&expected), "{problem}");
+        fs::remove_dir_all(numbered(&path, 2)).unwrap();
+        log.stuck = Some(Instant::now());
+        log.write(b"four\n").unwrap();
+        assert!(!numbered(&path, 2).exists(), "it is tried again a second later");
+        log.stuck = None;
+        log.write(b"five\n").unwrap();
+        assert_eq!(texts(&path), some(["five\n", "one and more\ntwo\nthree\nfour\n", "old\n"]));
+    }
+
+    #[test]
+    fn the_file_behind_a_link_is_moved() {
+        let directory = tempfile::tempdir().unwrap();
+        let (path, link) = (directory.path().join("behind.log"), directory.path().join("access.log"));
+        fs::write(&path, "").unwrap();
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        let mut log = Rotated::open(&LogFile { path: link.clone(), bytes: 8, old: 1 }).unwrap();
+        for line in ["one more\n", "two\n"] {
+            log.write(line.as_bytes()).unwrap();
+        }
+        assert_eq!(texts(&path), some(["two\n", "one more\n"]));
+        assert_eq!(fs::read_link(&link).unwrap(), path);
     }
 
     #[test]

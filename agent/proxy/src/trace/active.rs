@@ -60,9 +60,12 @@ impl ActiveSpan {
         self.set(name, Value::Number(number.into()));
     }
 
+    /// The last word counts: backends refuse spans that have an attribute twice.
     fn set(&mut self, name: &'static str, value: Value) {
-        if let Some(span) = &mut self.span {
-            span.attributes.push((name, value));
+        let Some(Span { attributes, .. }) = &mut self.span else { return };
+        match attributes.iter_mut().find(|(there, _)| *there == name) {
+            Some((_, there)) => *there = value,
+            None => attributes.push((name, value)),
         }
     }
 
@@ -151,5 +154,27 @@ impl Drop for ActiveSpan {
             span.ended = span.begun + self.begun.elapsed();
             recorder.take(span);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trace::queue::SpanQueue;
+    use crate::trace::recorder::Recorder;
+
+    #[test]
+    fn an_answer_that_breaks_off_has_one_error() {
+        let (queue, mut spans) = SpanQueue::new(1);
+        let recorder = Recorder::new(1, queue);
+        let takers = Takers { recorder: Some(recorder.clone()), watched: None };
+        let mut span = ActiveSpan::begin(takers, Side::Server, TraceContext::begin(), None, None);
+        span.answered(StatusCode::INTERNAL_SERVER_ERROR, None);
+        span.unless_finished("incomplete");
+        drop(span);
+        recorder.flush();
+        let [span] = &spans.try_recv().unwrap()[..] else { panic!("one span") };
+        let errors: Vec<_> = span.attributes.iter().filter(|(name, _)| *name == "error.type").collect();
+        assert_eq!(errors, [&("error.type", Value::Text("incomplete".into()))]);
     }
 }

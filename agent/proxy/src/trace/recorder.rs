@@ -3,11 +3,10 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use tokio::sync::mpsc;
-
 use crate::core::clock;
 use crate::core::counter::Counter;
 use crate::core::stats::TraceStats;
+use crate::trace::queue::SpanQueue;
 use crate::trace::span::Span;
 
 /// Spans that a core gathers at most before it hands them over.
@@ -16,7 +15,7 @@ const BATCH: usize = 128;
 pub(crate) struct Recorder {
     budget: Budget,
     gathered: RefCell<Vec<Span>>,
-    exporter: mpsc::Sender<Vec<Span>>,
+    exporter: SpanQueue,
     /// Requests that would have been recorded.
     over_budget: Counter,
     lost: Counter,
@@ -36,7 +35,7 @@ const PARTS: i64 = clock::PER_SECOND as i64;
 // === impl Recorder ===
 
 impl Recorder {
-    pub(super) fn new(per_second: u32, exporter: mpsc::Sender<Vec<Span>>) -> Rc<Self> {
+    pub(super) fn new(per_second: u32, exporter: SpanQueue) -> Rc<Self> {
         Rc::new(Self {
             budget: Budget::new(per_second),
             gathered: RefCell::default(),
@@ -78,7 +77,7 @@ impl Recorder {
     fn hand_over(&self, gathered: &mut Vec<Span>) {
         let batch = std::mem::take(gathered);
         let spans = batch.len() as u64;
-        if self.exporter.try_send(batch).is_err() {
+        if !self.exporter.hand_over(batch) {
             self.lost.add(spans);
         }
     }

@@ -4,15 +4,15 @@ use std::rc::Rc;
 
 use http::HeaderValue;
 use portcullis_model::Share;
-use tokio::sync::mpsc;
 
 use crate::core::head::Fields;
 use crate::core::otlp::{Parents, Traces};
 use crate::trace::active::ActiveSpan;
 use crate::trace::context::{SpanId, TRACESTATE, TraceContext};
+use crate::trace::queue::SpanQueue;
 use crate::trace::recorder::Recorder;
 use crate::trace::request::RequestTrace;
-use crate::trace::span::{Side, Span};
+use crate::trace::span::Side;
 use crate::trace::takers::Takers;
 use crate::trace::watch::Watched;
 
@@ -25,7 +25,7 @@ pub(crate) struct Tracer {
 
 impl Tracer {
     /// With its share of what all cores may record.
-    pub(crate) fn new(traces: Traces, cores: usize, exporter: mpsc::Sender<Vec<Span>>) -> Rc<Self> {
+    pub(crate) fn new(traces: Traces, cores: usize, exporter: SpanQueue) -> Rc<Self> {
         let cores = u32::try_from(cores.max(1)).unwrap_or(u32::MAX);
         let recorder = Recorder::new(traces.spans.div_ceil(cores), exporter);
         Rc::new(Self { traces, recorder })
@@ -37,7 +37,8 @@ impl Tracer {
 
     /// The trace of a request that came with these fields. `parent` is the context among them, if
     /// that is to be followed; `sampling` the share that a policy has recorded of requests that
-    /// follow none. An operator may wait for it, sampled or not.
+    /// follow none. Whoever asks for a record has it up to what the operator permits. An operator
+    /// may wait for it, sampled or not.
     pub(crate) fn trace(
         &self,
         fields: &impl Fields,
@@ -45,13 +46,11 @@ impl Tracer {
         sampling: Option<Share>,
         watched: Option<Rc<Watched>>,
     ) -> Box<RequestTrace> {
+        let random = fastrand::u32(..);
+        let Traces { sampling: default, most, .. } = self.traces;
         let wants_record = match parent {
-            Some(parent) => parent.is_sampled(),
-            None => {
-                let random = fastrand::u32(..);
-                let Traces { sampling: default, most, .. } = self.traces;
-                sampling.map_or(default.takes(random), |own| own.takes(random) && most.takes(random))
-            }
+            Some(parent) => parent.is_sampled() && most.takes(random),
+            None => sampling.map_or(default.takes(random), |own| own.takes(random) && most.takes(random)),
         };
         let is_recorded = wants_record && self.recorder.admit();
         let began = || parent.unwrap_or_else(TraceContext::begin);
@@ -59,7 +58,7 @@ impl Tracer {
             _ if is_recorded => {
                 RequestTrace::unrecorded(began().sampled().with_span(SpanId::random()), parent)
             }
-            Some(parent) if !wants_record => RequestTrace::as_it_came(parent),
+            Some(parent) if !parent.is_sampled() => RequestTrace::as_it_came(parent),
             // "The parent-id field MUST be set to a new value with the sampled flag update."
             _ => RequestTrace::unrecorded(began().unsampled().with_span(SpanId::random()), parent),
         };
@@ -100,13 +99,16 @@ fn state(fields: &impl Fields) -> Option<HeaderValue> {
 
 #[cfg(test)]
 mod tests {
+    use tokio::sync::mpsc;
+
     use super::*;
     use crate::core::clock;
     use crate::core::head::plain::PlainFields;
     use crate::core::stats::TraceStats;
+    use crate::trace::span::Span;
 
     fn tracer(sampling: Share, most: Share, spans: u32) -> (Rc<Tracer>, mpsc::Receiver<Vec<Span>>) {
-        let (exporter, spans_of) = mpsc::channel(1);
+        let (exporter, spans_of) = SpanQueue::new(512);
         let traces = Traces { sampling, most, spans, parents: Parents::Any };
         (Tracer::new(traces, 1, exporter), spans_of)
     }
@@ -127,9 +129,19 @@ mod tests {
         assert_eq!(recorded(&tracer, None, None), 0);
         assert!((100..300).contains(&recorded(&tracer, None, Some(Share::ALL))));
         assert!((20..180).contains(&recorded(&tracer, None, Some(part(10)))));
-        // A trace that goes on is its beginner's.
-        assert_eq!(recorded(&tracer, Some(any.sampled()), None), 1000);
+        // A trace that goes on is its beginner's, up to the same.
+        assert!((100..300).contains(&recorded(&tracer, Some(any.sampled()), None)));
         assert_eq!(recorded(&tracer, Some(any), Some(Share::ALL)), 0);
+    }
+
+    #[test]
+    fn a_limit_of_nothing_is_one_for_traces_that_go_on() {
+        let (tracer, _spans) = tracer(part(0), part(0), 1_000_000);
+        let sampled = TraceContext::begin().sampled();
+        assert_eq!(recorded(&tracer, Some(sampled), Some(Share::ALL)), 0);
+        let sent = tracer.trace(&PlainFields::default(), Some(sampled), None, None).context();
+        assert!(sent.trace == sampled.trace && sent.span != sampled.span && !sent.is_sampled());
+        assert_eq!(tracer.recorder.read().over_budget, 0);
     }
 
     #[test]
@@ -153,11 +165,25 @@ mod tests {
     }
 
     #[test]
+    fn small_batches_fill_no_more_room_than_large_ones() {
+        let (tracer, mut spans) = tracer(Share::ALL, Share::ALL, 1_000_000);
+        for _ in 0..512 {
+            drop(tracer.trace(&PlainFields::default(), None, None, None));
+            tracer.recorder.flush();
+        }
+        assert_eq!(tracer.recorder.read().lost, 0);
+        drop(tracer.trace(&PlainFields::default(), None, None, None));
+        tracer.recorder.flush();
+        assert_eq!(tracer.recorder.read().lost, 1);
+        assert_eq!(std::iter::from_fn(|| spans.try_recv().ok()).count(), 512);
+    }
+
+    #[test]
     fn spans_that_are_not_taken_are_counted() {
         let (tracer, spans) = tracer(Share::ALL, Share::ALL, 1_000_000);
         assert_eq!(recorded(&tracer, None, None), 1000);
         tracer.recorder.flush();
-        assert_eq!(tracer.recorder.read(), TraceStats { over_budget: 0, lost: 1000 - 128 });
+        assert_eq!(tracer.recorder.read(), TraceStats { over_budget: 0, lost: 1000 - 512 });
         drop(spans);
     }
 }
