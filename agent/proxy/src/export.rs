@@ -28,7 +28,7 @@ use crate::trace::queue::SpanQueue;
 
 /// Spans that may wait, of all cores together.
 const SPANS: usize = 8192;
-/// Batches of lines that may wait here; there are more behind them, with the access log's own thread.
+/// Batches of lines that may wait here; there are more behind them, with the access log's thread.
 const LINE_BATCHES: usize = 2;
 /// The time that an agent that stops waits for the collector.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(2);

@@ -37,8 +37,8 @@ impl Tracer {
 
     /// The trace of a request that came with these fields. `parent` is the context among them, if
     /// that is to be followed; `sampling` the share that a policy has recorded of requests that
-    /// follow none. Whoever asks for a record has it up to what the operator permits. An operator
-    /// may wait for it, sampled or not.
+    /// follow none. Either has its record up to what the operator permits. An operator may wait for
+    /// it, sampled or not.
     pub(crate) fn trace(
         &self,
         fields: &impl Fields,
