@@ -500,9 +500,11 @@ fn a_tenant_that_believes_all_clients_has_none_of_their_traces_go_on() {
     let options = ["--otlp-endpoint", &collector, "--trace-sampling", "0", "--trace-sampling-limit", "0"];
     let manifests = [("gateway.yaml", &*gateway), ("routes.yaml", &routes), ("tenant.yaml", TENANT)];
     let agent = Agent::start_with(&options, &manifests);
-    let fields = json!({"traceparent": traceparent("01"), "x-forwarded-for": "192.0.2.1"});
+    let fields =
+        json!({"traceparent": traceparent("01"), "x-forwarded-for": "192.0.2.1", "x-request-id": "given"});
     let asked = json!({"host": "tenant.example", "fields": fields});
     let told = sent(&telemetry.ask(&agent, "/plain/forged", asked));
+    assert_eq!(told["x-request-id"][0], "given", "the tenant does believe its clients: {told}");
     let parent = told["traceparent"][0].as_str().unwrap();
     assert!(!parent.contains(TRACE) && parent.ends_with("-00"), "{parent}");
 }
