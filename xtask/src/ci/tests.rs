@@ -61,7 +61,7 @@ impl Tally {
     /// Runs a command that runs tests, prints its output as it comes, and counts.
     pub(super) fn follow(&mut self, command: &mut Command) -> Result<()> {
         let failed = self.failed;
-        let mut names = Vec::new();
+        let (mut names, mut said) = (Vec::new(), FailuresOutput::default());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().context("cannot run tests")?;
         let output = child.stdout.take().context("a test runner without output")?;
@@ -72,6 +72,7 @@ impl Tally {
             println!("{line}");
             self.add(&line);
             names.extend(failure(&line).map(str::to_owned));
+            said.take(&line);
         }
         let last_words = errors.join().unwrap_or_default();
         if child.wait()?.success() {
@@ -79,7 +80,7 @@ impl Tally {
         }
         match self.failed - failed {
             0 => bail!("no test failed, but they did not compile, start or end:\n{last_words}"),
-            failed => bail!("{failed} tests failed: {}", names.join(", ")),
+            failed => bail!("{failed} tests failed: {}{}", names.join(", "), said.text),
         }
     }
 
@@ -102,6 +103,29 @@ impl Tally {
 fn failure(line: &str) -> Option<&str> {
     let cargos = || line.strip_prefix("test ")?.strip_suffix(" ... FAILED");
     line.strip_prefix("FAILED ").map(str::trim_start).or_else(cargos)
+}
+
+/// What cargo's runner repeats of the tests that failed, without their backtraces: by the end of
+/// `ci` it is thousands of lines away.
+#[derive(Default)]
+struct FailuresOutput {
+    text: String,
+    lines_left: usize,
+}
+
+impl FailuresOutput {
+    fn take(&mut self, line: &str) {
+        if line.starts_with("---- ") && line.ends_with(" stdout ----") {
+            self.lines_left = LAST_LINES;
+        } else if ["failures:", "stack backtrace:"].contains(&line) {
+            self.lines_left = 0;
+        }
+        if self.lines_left > 0 && !line.is_empty() {
+            self.lines_left -= 1;
+            self.text.push('\n');
+            self.text.push_str(line);
+        }
+    }
 }
 
 /// Passes on what a command says of errors, and returns the end of it: much may be printed
@@ -135,6 +159,16 @@ mod cases {
             tally.add(other);
         }
         assert_eq!(tally, Tally { passed: 19, failed: 3 });
+    }
+
+    #[test]
+    fn repeats_what_failed_tests_said() {
+        let mut said = FailuresOutput::default();
+        let output = "test a ... ok\ntest b ... FAILED\n\nfailures:\n\n---- b stdout ----\n\n\
+            thread 'b' (7) panicked at b.rs:1:2:\n3 is not 4\nstack backtrace:\n   0: main\n\n\n\
+            failures:\n    b\n";
+        output.lines().for_each(|line| said.take(line));
+        assert_eq!(said.text, "\n---- b stdout ----\nthread 'b' (7) panicked at b.rs:1:2:\n3 is not 4");
     }
 
     #[test]
