@@ -2,7 +2,6 @@
 
 pub(crate) mod copy;
 pub(crate) mod forward;
-pub(crate) mod pipe;
 pub(crate) mod side;
 pub(crate) mod splice;
 pub(crate) mod streams;

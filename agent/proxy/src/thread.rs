@@ -30,6 +30,7 @@ use crate::command::{Command, Handed};
 use crate::core::clock;
 use crate::core::durations::{Durations, SharedDurations};
 use crate::core::log_limit::LogLimit;
+use crate::core::pipe::Pipes;
 use crate::core::pseudonym::AgentId;
 use crate::core::settings::{Measure, Settings, SocketMode};
 use crate::core::snapshot::{self, SnapshotCell};
@@ -287,8 +288,15 @@ impl Core {
             durations: durations.clone(),
             traced: TracedRequests::new(tracer),
         };
-        let stream_forwarder =
-            StreamForwarder::new(pools.clone(), snapshot.clone(), streams.clone(), access_log.clone(), hops);
+        let pipes = Rc::<Pipes>::default();
+        let stream_forwarder = StreamForwarder::new(
+            pools.clone(),
+            snapshot.clone(),
+            streams.clone(),
+            access_log.clone(),
+            hops,
+            pipes.clone(),
+        );
         let known_keys = KnownKeys::new(key_sets);
         tokio::task::spawn_local(or_abort(known_keys.clone().follow_forever()));
         let authenticator = Authenticator::new(passwords, known_keys, rate_limits.clone());
@@ -309,6 +317,7 @@ impl Core {
             forwarder,
             authorizer,
             encoders: encoders.clone(),
+            pipes,
             http1: settings.http1,
         });
         let server = Server { spread, opener, clients: clients.clone(), service, stream_forwarder };

@@ -105,8 +105,8 @@ fn failure(line: &str) -> Option<&str> {
     line.strip_prefix("FAILED ").map(str::trim_start).or_else(cargos)
 }
 
-/// What cargo's runner repeats of the tests that failed, without their backtraces: by the end of
-/// `ci` it is thousands of lines away.
+/// The words of the tests that failed, as cargo's runner repeats them, without their backtraces: by
+/// the end of `ci` they are thousands of lines away.
 #[derive(Default)]
 struct FailuresOutput {
     text: String,

@@ -29,11 +29,16 @@ pub(crate) struct Exchange {
     measured: Option<Measured>,
 }
 
-/// Bytes of a response, until they are written.
-struct Unread {
-    bytes: Bytes,
+/// So many bytes of a response, until they are written.
+pub(crate) struct Held {
+    bytes: usize,
     of_exchange: Arc<AtomicUsize>,
     of_connection: Arc<Progress>,
+}
+
+struct HeldBytes {
+    bytes: Bytes,
+    _held: Held,
 }
 
 // === impl Exchange ===
@@ -79,11 +84,17 @@ impl Exchange {
 
     /// The bytes, which count as unread until the HTTP library drops them.
     pub(crate) fn hold(&mut self, bytes: Bytes) -> Bytes {
+        let held = self.hold_elsewhere(bytes.len());
+        Bytes::from_owner(HeldBytes { bytes, _held: held })
+    }
+
+    /// Has bytes count as unread that are not here.
+    pub(crate) fn hold_elsewhere(&mut self, bytes: usize) -> Held {
         let of_exchange = self.unread();
-        of_exchange.store(of_exchange.load(Relaxed) + bytes.len(), Relaxed);
+        of_exchange.store(of_exchange.load(Relaxed) + bytes, Relaxed);
         let of_connection = self.client.progress.clone();
-        of_connection.hold(bytes.len());
-        Bytes::from_owner(Unread { bytes, of_exchange, of_connection })
+        of_connection.hold(bytes);
+        Held { bytes, of_exchange, of_connection }
     }
 
     pub(crate) fn wait(&mut self, awaited: Awaited) {
@@ -127,17 +138,28 @@ impl Drop for Exchange {
     }
 }
 
-// === impl Unread ===
+// === impl Held ===
 
-impl AsRef<[u8]> for Unread {
-    fn as_ref(&self) -> &[u8] {
-        &self.bytes
+impl Held {
+    /// Some of them were written.
+    pub(crate) fn release(&mut self, bytes: usize) {
+        let bytes = bytes.min(self.bytes);
+        self.bytes -= bytes;
+        self.of_exchange.store(self.of_exchange.load(Relaxed).saturating_sub(bytes), Relaxed);
+        self.of_connection.release(bytes);
     }
 }
 
-impl Drop for Unread {
+impl Drop for Held {
     fn drop(&mut self) {
-        self.of_exchange.store(self.of_exchange.load(Relaxed).saturating_sub(self.bytes.len()), Relaxed);
-        self.of_connection.release(self.bytes.len());
+        self.release(self.bytes);
+    }
+}
+
+// === impl HeldBytes ===
+
+impl AsRef<[u8]> for HeldBytes {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
     }
 }

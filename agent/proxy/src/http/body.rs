@@ -13,8 +13,9 @@ use bytes::Bytes;
 use http_body::{Body as _, Frame, SizeHint};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use crate::client::exchange::Exchange;
+use crate::client::exchange::{Exchange, Held};
 use crate::client::progress::Awaited;
+use crate::core::pipe::{Pipe, Pipes};
 use crate::http::body::compressed::CompressedBody;
 use crate::http::body::grpc_web::GrpcWebBody;
 use crate::http::encoder::Encoder;
@@ -46,6 +47,12 @@ pub(crate) struct UpstreamBody {
     incoming: Option<ResponseBody>,
     deadline: Option<Deadline>,
     size: Size,
+}
+
+/// Bytes of a body in a pipe, which count as held.
+pub(crate) struct Piped {
+    pub pipe: Pipe,
+    held: Held,
 }
 
 /// The end of a response that takes too long.
@@ -96,6 +103,37 @@ impl Body {
         }
     }
 
+    /// Bytes to come that a pipe could take on their way to a connection in plaintext.
+    pub(crate) fn unframed(&self) -> Option<u64> {
+        match &self.content {
+            Content::Upstream(upstream) => upstream.incoming.as_ref()?.unframed(),
+            Content::Text(_) | Content::Compressed(_) | Content::GrpcWeb(_) => None,
+        }
+    }
+
+    /// Has a pipe take what there is of them, and no more than `most`. `None` if they have to be
+    /// read.
+    pub(crate) fn poll_pipe(
+        &mut self,
+        cx: &mut Context<'_>,
+        pipes: &Pipes,
+        most: usize,
+    ) -> Poll<Result<Option<Piped>, BodyError>> {
+        let Self { content: Content::Upstream(upstream), exchange, .. } = self else {
+            return Poll::Ready(Ok(None));
+        };
+        let piped = match read(exchange, cx, |cx, room| upstream.poll_pipe(cx, pipes, most.min(room))) {
+            Ok(piped) => piped?,
+            Err(awaited) => {
+                self.mark(awaited);
+                return Poll::Pending;
+            }
+        };
+        let piped = piped.map(|pipe| Piped { held: exchange.hold_elsewhere(pipe.held()), pipe });
+        self.mark(Awaited::Client);
+        Poll::Ready(Ok(piped))
+    }
+
     fn record(&mut self, sent: usize) {
         let complete = self.is_end_stream();
         if let Some(record) = &mut self.record {
@@ -141,12 +179,7 @@ impl http_body::Body for Body {
     }
 
     fn is_end_stream(&self) -> bool {
-        match &self.content {
-            Content::Text(text) => text.is_none(),
-            Content::Upstream(upstream) => upstream.incoming.is_none(),
-            Content::Compressed(body) => body.is_over(),
-            Content::GrpcWeb(body) => body.is_over(),
-        }
+        self.content.is_over()
     }
 
     fn size_hint(&self) -> SizeHint {
@@ -175,6 +208,19 @@ fn read<F>(
     }
 }
 
+// === impl Piped ===
+
+impl Piped {
+    /// Some of its bytes were written.
+    pub(crate) fn note_written(&mut self, bytes: usize, body: &mut Body) {
+        self.held.release(bytes);
+        if let Some(record) = &mut body.record {
+            record.sent += bytes as u64;
+            record.complete = self.pipe.held() == 0 && body.content.is_over();
+        }
+    }
+}
+
 // === impl Content ===
 
 impl Content {
@@ -186,6 +232,15 @@ impl Content {
         let is_small = incoming.size_hint().exact().is_some_and(|bytes| bytes <= SMALL);
         let size = if is_small { Size::Small } else { Size::Large };
         Self::Upstream(Box::new(UpstreamBody { incoming: Some(incoming), deadline, size }))
+    }
+
+    fn is_over(&self) -> bool {
+        match self {
+            Self::Text(text) => text.is_none(),
+            Self::Upstream(upstream) => upstream.incoming.is_none(),
+            Self::Compressed(body) => body.is_over(),
+            Self::GrpcWeb(body) => body.is_over(),
+        }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -237,6 +292,28 @@ impl Deadline {
 // === impl UpstreamBody ===
 
 impl UpstreamBody {
+    /// `None` when its time is over, too.
+    fn poll_pipe(
+        &mut self,
+        cx: &mut Context<'_>,
+        pipes: &Pipes,
+        most: usize,
+    ) -> Poll<Result<Option<Pipe>, BodyError>> {
+        let Some(incoming) = &mut self.incoming else { return Poll::Ready(Ok(None)) };
+        if let Some(deadline) = &mut self.deadline
+            && deadline.sleep.as_mut().poll(cx).is_ready()
+        {
+            return Poll::Ready(Ok(None));
+        }
+        let pipe = ready!(incoming.poll_pipe(cx, pipes, most))?;
+        if incoming.is_end_stream()
+            && let Some(incoming) = self.incoming.take()
+        {
+            incoming.release();
+        }
+        Poll::Ready(Ok(pipe))
+    }
+
     /// The next frame, which has no more than `most` bytes.
     fn poll(&mut self, cx: &mut Context<'_>, most: usize) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let Some(incoming) = &mut self.incoming else { return Poll::Ready(None) };

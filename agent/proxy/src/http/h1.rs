@@ -8,6 +8,7 @@ mod exchange;
 pub(crate) mod head;
 pub(crate) mod intake;
 mod response;
+mod splice;
 mod stream;
 
 use std::future::poll_fn;
@@ -81,7 +82,7 @@ pub(crate) async fn serve(
         };
         let written = match answered {
             Err(doubt) => return Some((stream.into_unserved(), doubt)),
-            Ok(Ok(answer)) => answer.write(&mut stream).await,
+            Ok(Ok(answer)) => answer.write(&mut stream, &service.pipes).await,
             Ok(Err(error)) => Err(error),
         };
         match written {

@@ -10,6 +10,7 @@ use hyper::body::Incoming;
 use crate::client::clients::Client;
 use crate::client::exchange::Exchange;
 use crate::core::durations::Extent;
+use crate::core::pipe::Pipes;
 use crate::core::reason::Reason;
 use crate::core::settings::Http1;
 use crate::core::snapshot::SnapshotCell;
@@ -34,6 +35,7 @@ pub(crate) struct Service {
     pub forwarder: Forwarder,
     pub authorizer: Authorizer,
     pub encoders: Rc<Encoders>,
+    pub pipes: Rc<Pipes>,
     pub http1: Http1,
 }
 

@@ -12,9 +12,9 @@ use portcullis_model::{L4Protocol, L4Rule, ListenerId};
 use crate::client::connection::{L4Connection, L4Stream};
 use crate::client::stream::Transport;
 use crate::core::ending::Ending;
+use crate::core::pipe::Pipes;
 use crate::core::snapshot::SnapshotCell;
 use crate::l4::copy::{self, Scratch};
-use crate::l4::pipe::Pipes;
 use crate::l4::side::reset_on_close;
 use crate::l4::splice;
 use crate::l4::streams::{Stream, Streams};
@@ -36,7 +36,7 @@ pub(crate) struct StreamForwarder {
     streams: Rc<Streams>,
     access_log: Rc<AccessLog>,
     hops: Hops,
-    pipes: Pipes,
+    pipes: Rc<Pipes>,
     scratch: Scratch,
 }
 
@@ -62,8 +62,9 @@ impl StreamForwarder {
         streams: Rc<Streams>,
         access_log: Rc<AccessLog>,
         hops: Hops,
+        pipes: Rc<Pipes>,
     ) -> Self {
-        let (pipes, scratch) = (Pipes::default(), Scratch::default());
+        let scratch = Scratch::default();
         Self { pools, snapshot, streams, access_log, hops, pipes, scratch }
     }
 

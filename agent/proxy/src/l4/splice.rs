@@ -17,8 +17,8 @@ use tokio::io::{AsyncRead, Interest, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::net::tcp::ReadHalf;
 
+use crate::core::pipe::{Pipe, Pipes};
 use crate::l4::copy::Scratch;
-use crate::l4::pipe::{Pipe, Pipes};
 use crate::l4::side::{Broken, Side};
 use crate::l4::streams::Progress;
 
@@ -233,18 +233,14 @@ impl<'p> Direction<'p> {
         from: &mut ReadHalf<'_>,
         to: &TcpStream,
     ) -> Poll<Result<usize, Broken>> {
-        loop {
-            ready!(from.as_ref().poll_read_ready(cx)).map_err(|error| self.from.broken(error))?;
-            let Ok(mut pipe) = self.pipes.take() else { return self.poll_copy(cx, from, to) };
-            let socket: &TcpStream = from.as_ref();
-            let read = socket.try_io(Interest::READABLE, || pipe.fill(socket));
-            self.pipe = Some(pipe);
-            self.release();
-            match read {
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                read => return Poll::Ready(read.map_err(|error| self.from.broken(error))),
-            }
-        }
+        let filled = ready!(Pipe::poll_filled(self.pipes, cx, from.as_ref(), usize::MAX));
+        let Some(pipe) = filled.map_err(|error| self.from.broken(error))? else {
+            return self.poll_copy(cx, from, to);
+        };
+        let count = pipe.held();
+        self.pipe = Some(pipe);
+        self.release();
+        Poll::Ready(Ok(count))
     }
 
     /// Gives back what is empty.

@@ -28,6 +28,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::core::clock;
 use crate::core::head::KnownFields;
+use crate::core::pipe::{Pipe, Pipes};
 use crate::upstream::http1::body::BodyError;
 use crate::upstream::http1::head::ResponseHead;
 use crate::upstream::http1::sending::Sending;
@@ -228,6 +229,37 @@ impl Http1Body {
                 }
             }
         }
+    }
+
+    /// Bytes to come that a pipe could take: all of them are the body's, and none was read.
+    pub(crate) fn unframed(&self) -> Option<u64> {
+        let is_here = !self.bytes.is_empty() || self.rest.is_some();
+        match (self.decoder, &self.reader) {
+            (Decoder::Bytes(left), ReadHalf::Plain(_)) if !is_here => Some(left),
+            _ => None,
+        }
+    }
+
+    /// Has a pipe take what there is of them, and no more than `most`. `None` if there is no pipe
+    /// to be had.
+    pub(crate) fn poll_pipe(
+        &mut self,
+        cx: &mut Context<'_>,
+        pipes: &Pipes,
+        most: usize,
+    ) -> Poll<Result<Option<Pipe>, Http1Error>> {
+        let (Some(left), ReadHalf::Plain(reader)) = (self.unframed(), &self.reader) else {
+            return Poll::Ready(Ok(None));
+        };
+        let most = usize::try_from(left).map_or(most, |left| most.min(left));
+        let pipe = ready!(Pipe::poll_filled(pipes, cx, reader.as_ref(), most))?;
+        if let Some(pipe) = &pipe {
+            match pipe.held() {
+                0 => self.decoder.close()?,
+                bytes => self.decoder.skip(bytes),
+            }
+        }
+        Poll::Ready(Ok(pipe))
     }
 
     /// The connection, if the backend keeps it and nothing of this exchange is left on it. A

@@ -33,6 +33,7 @@ mod hostile;
 mod l4_tcp;
 mod l4_tls;
 mod l4_udp;
+mod large_bodies;
 mod life;
 mod limits;
 mod listener_limits;

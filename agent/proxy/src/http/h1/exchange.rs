@@ -17,6 +17,7 @@ use crate::client::exchange::Exchange;
 use crate::client::progress::Awaited;
 use crate::core::durations::Extent;
 use crate::core::head::{FieldName, Fields, Head};
+use crate::core::pipe::Pipes;
 use crate::core::snapshot::Current;
 use crate::core::untaken::TakenBody;
 use crate::http::body::{self, Body};
@@ -253,7 +254,7 @@ impl TakenRequest<'_> {
 
 impl Answer {
     /// Writes it. Returns what is left of the connection's persistence.
-    pub(super) async fn write(self, stream: &mut OwnStream) -> io::Result<Persistence> {
+    pub(super) async fn write(self, stream: &mut OwnStream, pipes: &Pipes) -> io::Result<Persistence> {
         let Self { content, mut persistence } = self;
         match content {
             Content::Whole { out, body, mut exchange, mut record } => {
@@ -270,7 +271,7 @@ impl Answer {
                 }
             }
             Content::Begun(out, body, framing) => {
-                Box::pin(response::write_body(stream, out, *body, &framing)).await?;
+                Box::pin(response::write_body(stream, out, *body, &framing, pipes)).await?;
             }
             Content::Response(response, asked) => {
                 let closes = response.headers().get(header::CONNECTION).is_some_and(|value| value == "close");
@@ -278,7 +279,8 @@ impl Answer {
                 if closes || poll_fn(|cx| Poll::Ready(stream.is_cut_off(cx))).await {
                     persistence = Persistence::Ends;
                 }
-                persistence = Box::pin(response::write(stream, *response, &asked, persistence)).await?;
+                let written = response::write(stream, *response, &asked, persistence, pipes);
+                persistence = Box::pin(written).await?;
             }
         }
         Ok(if stream.end_body().await { persistence } else { Persistence::Ends })

@@ -11,8 +11,10 @@ use http::{Method, StatusCode, Version};
 use http_body::{Body as _, Frame};
 
 use crate::core::head::{Fields, FieldsMut, content_length, write_fields};
+use crate::core::pipe::Pipes;
 use crate::http::body::{Body, BodyError};
 use crate::http::date;
+use crate::http::h1::splice;
 use crate::http::h1::stream::OwnStream;
 
 /// Bytes of a usual head.
@@ -152,13 +154,14 @@ pub(super) async fn write(
     response: http::Response<Body>,
     asked: &Asked,
     persistence: Persistence,
+    pipes: &Pipes,
 ) -> io::Result<Persistence> {
     let (mut parts, body) = response.into_parts();
     let (status, length) = (parts.status, body.size_hint().exact());
     let mut out = Vec::with_capacity(HEAD);
     let (framing, persistence) = write_head(asked, persistence, status, &mut parts.headers, length, &mut out);
     if has_body(status, asked) {
-        write_body(stream, out, body, &framing).await?;
+        write_body(stream, out, body, &framing, pipes).await?;
     } else {
         stream.write(&*out).await?;
     }
@@ -171,6 +174,7 @@ pub(super) async fn write_body(
     mut begun: Vec<u8>,
     body: Body,
     framing: &Framing,
+    pipes: &Pipes,
 ) -> io::Result<()> {
     let mut body = pin!(body);
     let mut trailers = None;
@@ -199,8 +203,12 @@ pub(super) async fn write_body(
                 }
             }
             Ok(data) => {
+                let is_much = data.len() >= splice::MUCH;
                 stream.write((&*begun).chain(data)).await?;
                 begun.clear();
+                if is_much {
+                    Box::pin(splice::splice(stream, &mut body, pipes)).await?;
+                }
             }
             Err(frame) => trailers = frame.into_trailers().ok(),
         }

@@ -9,10 +9,12 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Buf;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
 use tokio_util::io::poll_write_buf;
 
 use crate::client::progress::Progress;
 use crate::client::stream::Transport;
+use crate::core::pipe::Pipe;
 use crate::http::h1::Unserved;
 use crate::http::h1::head::RequestBody;
 use crate::http::h1::intake::{Intake, Next};
@@ -259,6 +261,33 @@ impl OwnStream {
         let flushed = Pin::new(&mut self.transport).poll_flush(cx);
         self.progress.note_write(&flushed);
         flushed
+    }
+
+    /// The connection, if it takes bytes as they are.
+    pub(super) fn plain(&self) -> Option<&TcpStream> {
+        match &self.transport {
+            Transport::Plain(stream) => Some(stream),
+            Transport::Tls(_) => None,
+        }
+    }
+
+    /// Writes some of what a pipe holds.
+    pub(super) async fn drain(&mut self, pipe: &mut Pipe) -> io::Result<usize> {
+        poll_fn(|cx| {
+            let drained = pipe.poll_drain(cx, self.transport.socket());
+            self.progress.note_write(&drained);
+            if drained.is_pending() {
+                while self.poll_body(cx).is_ready() {}
+            }
+            let written = ready!(drained)?;
+            if written == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            self.progress.written(written);
+            self.progress.moved();
+            Poll::Ready(Ok(written))
+        })
+        .await
     }
 
     /// Ends it before it is closed.

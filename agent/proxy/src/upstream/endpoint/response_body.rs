@@ -15,6 +15,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_util::either::Either;
 
 use crate::core::head::KnownFields;
+use crate::core::pipe::{Pipe, Pipes};
 use crate::upstream::endpoint::UpstreamError;
 use crate::upstream::endpoint::in_flight::InFlight;
 use crate::upstream::health::endpoint::EndpointHealth;
@@ -124,6 +125,28 @@ impl ResponseBody {
                 }
                 polled
             }
+        }
+    }
+
+    /// Bytes to come that a pipe could take.
+    pub(crate) fn unframed(&self) -> Option<u64> {
+        match &self.source {
+            Source::Http1(body) => body.unframed(),
+            Source::Http2 { .. } => None,
+        }
+    }
+
+    /// Has a pipe take what there is of them, and no more than `most`. `None` if there is no pipe
+    /// to be had.
+    pub(crate) fn poll_pipe(
+        &mut self,
+        cx: &mut Context<'_>,
+        pipes: &Pipes,
+        most: usize,
+    ) -> Poll<Result<Option<Pipe>, UpstreamError>> {
+        match &mut self.source {
+            Source::Http1(body) => body.poll_pipe(cx, pipes, most).map_err(UpstreamError::from),
+            Source::Http2 { .. } => Poll::Ready(Ok(None)),
         }
     }
 

@@ -69,6 +69,16 @@ impl Decoder {
         self == Self::End
     }
 
+    /// Bytes of the body went another way.
+    pub(crate) fn skip(&mut self, bytes: usize) {
+        if let Self::Bytes(left) = self {
+            *left = left.saturating_sub(bytes as u64);
+            if *left == 0 {
+                *self = Self::End;
+            }
+        }
+    }
+
     pub(crate) fn size_hint(self) -> SizeHint {
         match self {
             Self::Bytes(left) => SizeHint::with_exact(left),

@@ -2,10 +2,12 @@
 //! bytes of it are in there; a core keeps some that are empty.
 
 use std::cell::RefCell;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
+use std::task::{Context, Poll, ready};
 
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_getpipe_size, fcntl_setpipe_size, pipe_with, splice};
+use tokio::io::Interest;
 use tokio::net::TcpStream;
 
 /// Bytes that a pipe has room for, if the kernel gives as much. With a quarter of it a byte costs
@@ -34,7 +36,7 @@ impl Pipe {
         let (reader, writer) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         // A user who has many pipes gets no larger ones, then much smaller ones.
         if fcntl_setpipe_size(&writer, CAPACITY).is_err() && fcntl_getpipe_size(&writer)? < SMALL {
-            return Err(io::ErrorKind::QuotaExceeded.into());
+            return Err(ErrorKind::QuotaExceeded.into());
         }
         Ok(Self { reader, writer, held: 0 })
     }
@@ -43,13 +45,30 @@ impl Pipe {
         self.held
     }
 
-    /// Takes what the socket has; 0 is its end. The pipe must be empty: that it is full would look
-    /// like a socket that has nothing.
-    pub(crate) fn fill(&mut self, from: &TcpStream) -> io::Result<usize> {
+    /// Takes what the socket has, and no more than `most` of it; 0 is its end. The pipe must be
+    /// empty: that it is full would look like a socket that has nothing.
+    pub(crate) fn fill(&mut self, from: &TcpStream, most: usize) -> io::Result<usize> {
         debug_assert_eq!(self.held, 0);
         let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
-        self.held = splice(from, None, &self.writer, None, CAPACITY, flags)?;
+        self.held = splice(from, None, &self.writer, None, most.min(CAPACITY), flags)?;
         Ok(self.held)
+    }
+
+    /// [`fill`](Self::fill), once the socket has something. `None` if there is no pipe to be had.
+    pub(crate) fn poll_filled(
+        pipes: &Pipes,
+        cx: &mut Context<'_>,
+        from: &TcpStream,
+        most: usize,
+    ) -> Poll<io::Result<Option<Self>>> {
+        loop {
+            ready!(from.poll_read_ready(cx))?;
+            let Ok(mut pipe) = pipes.take() else { return Poll::Ready(Ok(None)) };
+            match from.try_io(Interest::READABLE, || pipe.fill(from, most)) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => pipes.give_back(pipe),
+                filled => return Poll::Ready(filled.map(|_| Some(pipe))),
+            }
+        }
     }
 
     /// Gives the socket as much as it takes; the pipe must not be empty.
@@ -58,6 +77,17 @@ impl Pipe {
         let taken = splice(&self.reader, None, to, None, self.held, flags)?;
         self.held -= taken;
         Ok(taken)
+    }
+
+    /// [`drain`](Self::drain), once the socket takes something.
+    pub(crate) fn poll_drain(&mut self, cx: &mut Context<'_>, to: &TcpStream) -> Poll<io::Result<usize>> {
+        loop {
+            ready!(to.poll_write_ready(cx))?;
+            match to.try_io(Interest::WRITABLE, || self.drain(to)) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                drained => return Poll::Ready(drained),
+            }
+        }
     }
 }
 

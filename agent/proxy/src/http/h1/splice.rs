@@ -1,0 +1,48 @@
+//! Large bodies between two connections in plaintext: their bytes stay in the kernel.
+
+use std::future::poll_fn;
+use std::io;
+use std::pin::pin;
+
+use tokio::task::yield_now;
+
+use crate::core::pipe::Pipes;
+use crate::http::body::Body;
+use crate::http::h1::stream::OwnStream;
+
+/// Bytes that came at once, of a body of which more may be worth a pipe.
+pub(super) const MUCH: usize = 8 << 10;
+/// Bytes to come that are worth one.
+const WORTH: u64 = 32 << 10;
+/// Bytes of a pipe at first, and at most.
+const FIRST_PIECE: usize = 64 << 10;
+const LARGEST_PIECE: usize = 1 << 20;
+/// Bytes in a row, after which others of the core have their turn.
+const TURN: usize = 1 << 20;
+
+/// Moves bytes of a body as long as many come at once, and leaves the others to be copied. A pipe
+/// takes twice of what the client took at once, so that one who stops to read has little in it.
+pub(super) async fn splice(stream: &mut OwnStream, body: &mut Body, pipes: &Pipes) -> io::Result<()> {
+    let (mut piece, mut in_a_row) = (FIRST_PIECE, 0);
+    while stream.plain().is_some() && body.unframed().is_some_and(|left| left >= WORTH) {
+        let filled = stream.watch(pin!(poll_fn(|cx| body.poll_pipe(cx, pipes, piece)))).await?;
+        let Some(mut piped) = filled.map_err(io::Error::other)? else { return Ok(()) };
+        let (moved, mut most) = (piped.pipe.held(), 0);
+        while piped.pipe.held() > 0 {
+            let written = stream.drain(&mut piped.pipe).await?;
+            piped.note_written(written, body);
+            most = most.max(written);
+        }
+        pipes.give_back(piped.pipe);
+        if moved < MUCH {
+            return Ok(());
+        }
+        piece = (2 * most).clamp(FIRST_PIECE, LARGEST_PIECE);
+        in_a_row += moved;
+        if in_a_row >= TURN {
+            in_a_row = 0;
+            yield_now().await;
+        }
+    }
+    Ok(())
+}
