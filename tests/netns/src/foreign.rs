@@ -17,6 +17,7 @@ const MAP_CREATE: libc::c_long = 0;
 const MAP_LOOKUP_ELEM: libc::c_long = 1;
 const PROG_LOAD: libc::c_long = 5;
 const OBJ_PIN: libc::c_long = 6;
+const PROG_QUERY: libc::c_long = 16;
 const LINK_CREATE: libc::c_long = 28;
 
 /// The kind of a program, and its answer.
@@ -155,6 +156,37 @@ impl Hook<'_> {
             Self::Connect4(cgroup) => (Target::File(File::open(cgroup)?), 10, 0),
         })
     }
+}
+
+/// The ids of the programs at a hook of tcx, first to last.
+pub fn programs_at(hook: Hook<'_>) -> Result<Vec<u32>> {
+    /// `BPF_MPROG_MAX` of the kernel: no hook has more.
+    const MOST: usize = 64;
+    #[repr(C)]
+    struct Query {
+        target: u32,
+        attach_type: u32,
+        flags: [u32; 2],
+        programs: u64,
+        count: u32,
+        padding: u32,
+        further: [u64; 4],
+    }
+    let mut ids = [0_u32; MOST];
+    let (target, attach_type, _) = hook.target()?;
+    let programs = ids.as_mut_ptr() as u64;
+    let count = MOST as u32;
+    let mut query = Query {
+        target: target.number(),
+        attach_type,
+        flags: [0; 2],
+        programs,
+        count,
+        padding: 0,
+        further: [0; 4],
+    };
+    bpf(PROG_QUERY, &mut query)?;
+    Ok(ids.into_iter().take(query.count as usize).collect())
 }
 
 /// The index of an interface of this thread's network namespace.
