@@ -287,6 +287,9 @@ fn forwarding(scenario: &Scenario) -> Launch {
     let mut launch = scenario.launch_with(Datapath::Ebpf).unwrap();
     launch.interface = "none".to_owned();
     launch.arguments.extend(["--forwarding", "auto"].map(Into::into));
+    // As a pod's: programs of others are listed without SYS_ADMIN.
+    let few = "-all,+bpf,+net_admin,+perfmon,+net_bind_service";
+    launch.through.extend(["setpriv", "--bounding-set", few].map(Into::into));
     launch
 }
 
