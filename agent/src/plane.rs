@@ -150,7 +150,7 @@ impl Plane {
     /// Has the kernel forward what user space need not see, now that user space serves all of it.
     fn forward(&self, snapshot: Arc<Snapshot>, refused: &Unserved) {
         let is_served = |frontend: &FrontendKey| !refused.frontends.contains_key(frontend);
-        let programs = self.node.forwarding().map(drop);
+        let programs = self.node.check_forwarding();
         let [routes_v4, routes_v6] = routes();
         let mut forwarding = forwarding(&snapshot, &Abilities { programs, routes_v4, routes_v6 }, is_served);
         let tables = std::mem::take(&mut forwarding.tables);
@@ -192,7 +192,9 @@ impl Plane {
             },
             forwarding: match self.node.forwarding() {
                 Ok(report) if report.interfaces.is_empty() => {
-                    "by no interface: nothing is forwarded".to_owned()
+                    let why = self.node.check_forwarding().err();
+                    let why = why.map_or_else(|| "nothing is forwarded".to_owned(), |why| why.to_string());
+                    format!("by no interface: {why}")
                 }
                 Ok(report) => format!("by {}: {} flows", report.interfaces.join(", "), report.flows),
                 Err(why) => format!("by no interface: {why}"),

@@ -18,6 +18,7 @@ use portcullis_model::FrontendKey;
 use crate::clock::monotonic;
 use crate::datapath::Datapath;
 use crate::error::{Error, Unavailable};
+use crate::foreign::{self, ForeignProgram};
 use crate::netlink::addresses::Addresses;
 use crate::netlink::changes::Changes;
 use crate::netlink::links::{RoutedLink, routed_links};
@@ -59,6 +60,8 @@ pub enum NotForwarding {
     CommonPorts { flows: RangeInclusive<u16>, own: RangeInclusive<u16> },
     /// The kernel is older than tcx.
     NoTcx { kernel: String },
+    /// Another program may send packets on by ways that this agent's do not know.
+    Foreign(ForeignProgram),
     /// The programs or their maps cannot be loaded.
     Refused(String),
 }
@@ -98,6 +101,10 @@ pub struct Forwarding {
     changes: Option<Changes>,
     next_look: Instant,
     next_sweep: Instant,
+    /// Another's program for whose sake nothing new is forwarded.
+    foreign: Option<ForeignProgram>,
+    /// As it was when frontends were last sorted by who serves them.
+    known_foreign: Option<ForeignProgram>,
     /// Frontends whose flows go on: of TCP those of listeners, by whatever they are served, of UDP
     /// those that the kernel forwards. `None` until they are known.
     kept: Option<BTreeSet<abi::FrontendKey>>,
@@ -124,6 +131,7 @@ impl Forwarding {
         }
         Forwarder::probe().map_err(|error: Unavailable| NotForwarding::Refused(error.to_string()))?;
         let now = Instant::now();
+        let foreign = foreign::find(&pins);
         let mut forwarding = Self {
             forwarder: None,
             pins,
@@ -135,6 +143,8 @@ impl Forwarding {
             changes: Changes::open().ok(),
             next_look: now,
             next_sweep: now + INTERVAL,
+            known_foreign: foreign.clone(),
+            foreign,
             kept: None,
             ended: BTreeSet::new(),
             backends: BTreeMap::new(),
@@ -201,6 +211,7 @@ impl Forwarding {
         self.leaving.extend(before.difference(&kept).map(|gone| (*gone, until)));
         self.leaving.retain(|frontend, _| !kept.contains(frontend));
         self.kept = Some(kept);
+        self.known_foreign = self.foreign.clone();
         if self.tables != tables || self.next_look <= now {
             self.tables = tables;
             self.look(now);
@@ -208,15 +219,40 @@ impl Forwarding {
         self.left_out.clone()
     }
 
-    /// Follows the node's interfaces, and ends flows that are idle.
-    pub fn tend(&mut self, now: Instant) {
+    /// Says what keeps anything new from being forwarded.
+    ///
+    /// # Errors
+    /// While programs of others are where packets would be forwarded. What is open goes on.
+    pub fn check(&self) -> Result<(), NotForwarding> {
+        self.foreign.clone().map_or(Ok(()), |foreign| Err(NotForwarding::Foreign(foreign)))
+    }
+
+    /// Follows the node's interfaces, and ends flows that are idle. Returns `true` if frontends are
+    /// to be sorted anew by who serves them.
+    pub fn tend(&mut self, now: Instant) -> bool {
         if self.changes.as_ref().is_some_and(Changes::any) || self.next_look <= now {
             self.look(now);
+            self.look_for_others();
         }
         if self.next_sweep <= now {
             self.sweep(now);
             self.next_sweep = now + INTERVAL.max(now.elapsed() * SHARE);
         }
+        self.foreign != self.known_foreign
+    }
+
+    fn look_for_others(&mut self) {
+        let foreign = foreign::find(&self.pins);
+        if foreign == self.foreign {
+            return;
+        }
+        match &foreign {
+            Some(foreign) => {
+                tracing::warn!("{foreign}; nothing new is forwarded in the kernel, and user space serves it")
+            }
+            None => tracing::info!("programs of others are gone from where packets are forwarded"),
+        }
+        self.foreign = foreign;
     }
 
     pub fn report(&self) -> ForwardingReport {
@@ -408,6 +444,9 @@ pub(crate) fn open(
         Forwarding::open(datapath, settings.clone())
     });
     match &opened {
+        Ok(Forwarding { foreign: Some(foreign), .. }) => {
+            tracing::warn!("{foreign}; nothing new is forwarded in the kernel, and user space serves it");
+        }
         Ok(_) => tracing::info!("TCP and UDP are forwarded in the kernel where nothing needs user space"),
         Err(NotForwarding::Off) => {}
         // Nothing on this node is to be mended.
@@ -491,6 +530,7 @@ impl NotForwarding {
             Self::OrdinarySockets => "no-programs",
             Self::CommonPorts { .. } => "common-ports",
             Self::NoTcx { .. } => "no-tcx",
+            Self::Foreign(_) => "foreign-program",
             Self::Refused(_) => "kernel-refused",
         }
     }
@@ -511,6 +551,7 @@ impl fmt::Display for NotForwarding {
                 flows.end()
             ),
             Self::NoTcx { kernel } => write!(f, "it needs Linux 6.6 or later (tcx), and this is {kernel}"),
+            Self::Foreign(foreign) => write!(f, "{foreign}"),
             Self::Refused(why) => f.write_str(why),
         }
     }

@@ -4,6 +4,7 @@
 
 pub(crate) mod addresses;
 pub(crate) mod changes;
+pub(crate) mod classifiers;
 pub(crate) mod links;
 pub(crate) mod reachable;
 pub(crate) mod sockets;

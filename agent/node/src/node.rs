@@ -122,8 +122,8 @@ struct Shared {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tended {
     Undisturbed,
-    /// Another process listens on a port now, or does no longer, or the node has other addresses:
-    /// what is wanted has to be served anew.
+    /// Another process listens on a port now, or does no longer, or the node has other addresses,
+    /// or programs of others have come, or are gone: what is wanted has to be served anew.
     Disturbed,
 }
 
@@ -457,6 +457,17 @@ impl Node {
         self.forwarding.as_ref().map(|forwarding| lock(forwarding).report()).map_err(Clone::clone)
     }
 
+    /// Says what keeps the kernel from forwarding anything new.
+    ///
+    /// # Errors
+    /// Where it cannot, or programs of others are in the way.
+    pub fn check_forwarding(&self) -> Result<(), NotForwarding> {
+        match &self.forwarding {
+            Ok(forwarding) => lock(forwarding).check(),
+            Err(reason) => Err(reason.clone()),
+        }
+    }
+
     /// Has new connections wait for the next agent, while those that are open end.
     pub fn stop_serving(&self) {
         if let Some(hold) = &self.syn_hold {
@@ -490,11 +501,14 @@ impl Node {
         if let Some(hold) = &self.syn_hold {
             lock(hold).tend(now);
         }
-        match &self.forwarding {
+        let is_to_be_sorted = match &self.forwarding {
             Ok(forwarding) => lock(forwarding).tend(now),
-            Err(_) => _ = lock(&self.ending).take_if(|ending| ending.tend(now)),
-        }
-        if self.is_disturbed() { Tended::Disturbed } else { Tended::Undisturbed }
+            Err(_) => {
+                lock(&self.ending).take_if(|ending| ending.tend(now));
+                false
+            }
+        };
+        if is_to_be_sorted || self.is_disturbed() { Tended::Disturbed } else { Tended::Undisturbed }
     }
 
     /// The kernel programs would take every connection from a process that begins to listen.

@@ -31,11 +31,14 @@ pub struct Options {
     /// Without kube-proxy: Services have addresses that nothing serves
     #[arg(long)]
     pub without_proxy: bool,
+    /// The way in which kube-proxy has packets rewritten
+    #[arg(long, value_enum, default_value_t, conflicts_with = "without_proxy")]
+    pub proxy_mode: ProxyMode,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { nodes: 1, without_proxy: false }
+        Self { nodes: 1, without_proxy: false, proxy_mode: ProxyMode::default() }
     }
 }
 
@@ -322,6 +325,7 @@ impl Boot<'_> {
         self.start(Part::ControllerManager)?;
         self.start(Part::Scheduler)?;
         if !options.without_proxy {
+            fs::write(self.layout.proxy_mode(), options.proxy_mode.to_string())?;
             options.places().try_for_each(|node| Part::Proxy.start(self.layout, node))?;
         }
         let account = ["get", "serviceaccount", "default", "--namespace=default"];

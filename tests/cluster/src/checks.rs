@@ -11,14 +11,15 @@ use portcullis_testbed::{command, workspace};
 use crate::boot::{Cluster, Options};
 use crate::layout::Layout;
 use crate::node::Node;
+use crate::parts::ProxyMode;
 use crate::wait;
 
 const MANIFESTS: &str = "tests/cluster/smoke";
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Pods are where the manifests want them.
-const WHOLE: Options = Options { nodes: 2, without_proxy: false };
-const SMALL: Options = Options { nodes: 0, without_proxy: true };
+const WHOLE: Options = Options { nodes: 2, without_proxy: false, proxy_mode: ProxyMode::Nftables };
+const SMALL: Options = Options { nodes: 0, without_proxy: true, proxy_mode: ProxyMode::Nftables };
 
 pub type Check = fn(&Cluster) -> Result<()>;
 

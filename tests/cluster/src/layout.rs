@@ -73,7 +73,7 @@ impl Layout {
         Node::some(Node::MOST).take_while(|node| self.holder_of(*node).is_some())
     }
 
-    /// kube-proxy's, where it is not the default.
+    /// kube-proxy's.
     pub(crate) fn proxy_mode(&self) -> PathBuf {
         self.path("proxy-mode")
     }

@@ -31,6 +31,8 @@ pub enum ProxyMode {
     #[default]
     Nftables,
     Iptables,
+    /// Needs a kernel with IPVS.
+    Ipvs,
 }
 
 impl fmt::Display for ProxyMode {
@@ -38,6 +40,7 @@ impl fmt::Display for ProxyMode {
         f.write_str(match self {
             Self::Nftables => "nftables",
             Self::Iptables => "iptables",
+            Self::Ipvs => "ipvs",
         })
     }
 }

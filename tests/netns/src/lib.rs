@@ -7,6 +7,7 @@
 //! ```
 
 mod client;
+pub mod foreign;
 mod load;
 mod namespace;
 mod probe;

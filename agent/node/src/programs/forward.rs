@@ -105,12 +105,14 @@ impl Forwarder {
         hook: Hook,
     ) -> Result<Attachment, Unavailable> {
         let name = program_name(hook);
-        let (kind, order) = match hook {
-            Hook::In => (TcAttachType::Ingress, LinkOrder::first()),
-            Hook::Out => (TcAttachType::Egress, LinkOrder::last()),
+        let kind = match hook {
+            Hook::In => TcAttachType::Ingress,
+            Hook::Out => TcAttachType::Egress,
         };
         let program = self.program(hook)?;
-        attach::tcx(program, name, pins, interface, kind, TcAttachOptions::TcxOrder(order))
+        // Before the programs of others, whose verdicts may be the last ones.
+        let first = TcAttachOptions::TcxOrder(LinkOrder::first());
+        attach::tcx(program, name, pins, interface, kind, first)
     }
 
     pub(crate) fn contents(&self) -> Result<ForwardContents, Error> {

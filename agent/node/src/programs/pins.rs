@@ -88,6 +88,12 @@ impl Pins {
         Ok(pins)
     }
 
+    /// These, and those of agents of any version in this namespace.
+    pub(crate) fn beside(&self) -> Vec<Self> {
+        let base = self.directory.ancestors().nth(2);
+        base.and_then(|base| Self::of_all_versions(base).ok()).unwrap_or_else(|| vec![self.place()])
+    }
+
     /// A directory beside those that are there.
     fn create(version: &Path) -> Result<Self, Unavailable> {
         let namespace = namespace()?;
