@@ -90,15 +90,22 @@ fn a_client_hears_at_once_and_nothing_is_left_of_its_connection() {
             client.enter(|| support::offload_checksums("client0", offload));
             for address in ["10.99.0.1:443", "[fd99::1]:443"] {
                 let address = address.parse().unwrap();
-                // The one connection of this second may be taken already.
-                _ = attempt(&client, &cores, address);
-                let refused = attempt(&client, &cores, address);
+                // The one connection of this second may be taken already; and a busy machine may be
+                // in the next one when it tries again.
+                let deadline = Instant::now() + Duration::from_secs(60);
+                let refused = loop {
+                    let errors = attempt(&client, &cores, address);
+                    if !errors.is_empty() {
+                        break errors;
+                    }
+                    assert!(Instant::now() < deadline, "{address}, {offload:?}: none is refused");
+                };
                 assert_eq!(refused, [ErrorKind::ConnectionReset; 2], "{address}, {offload:?}");
             }
         }
         assert_eq!(connections(), "", "no socket of a connection is left");
         // It refills.
-        let deadline = Instant::now() + Duration::from_secs(5);
+        let deadline = Instant::now() + Duration::from_secs(60);
         let address = "10.99.0.1:443".parse().unwrap();
         while attempt(&client, &cores, address) == [ErrorKind::ConnectionReset; 2] {
             assert!(Instant::now() < deadline, "the budget stays empty");
@@ -164,7 +171,7 @@ fn a_budget_that_gets_smaller_is_empty_at_most() {
         // It would take five minutes until all of it is back.
         assert!((0..300).all(|client| is_let_in(&mut datapath, client)));
         datapath.apply(&named(&frontends, limited(100, 10))).unwrap();
-        let deadline = Instant::now() + Duration::from_secs(10);
+        let deadline = Instant::now() + Duration::from_secs(60);
         let mut others = (300..30_000).cycle();
         while !is_let_in(&mut datapath, others.next().unwrap()) {
             assert!(Instant::now() < deadline, "the smaller budget stays empty");
@@ -232,7 +239,7 @@ fn hellos_that_complete_a_handshake_are_judged_before_there_is_a_connection() {
                     assert_eq!(forged, before[&Reason::HelloUnconnected] + 1, "{case}");
                 }
                 stream.write_all(&hello()).unwrap();
-                stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+                stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
                 let answer = stream.read(&mut [0; 5]).map_err(|error| error.kind());
                 assert_eq!(answer, Err(ErrorKind::ConnectionReset), "{case}");
                 let refused = count(&datapath, Reason::HelloDeniedClient);
@@ -274,7 +281,7 @@ fn a_refused_hello_leaves_nothing_to_accept() {
         for address in frontends.map(|frontend| SocketAddr::new(frontend.address, frontend.port)) {
             let mut stream = client.connect(address).unwrap();
             stream.write_all(&hello()).unwrap();
-            stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+            stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
             let answer = stream.read(&mut [0; 5]).map_err(|error| error.kind());
             assert_eq!(answer, Err(ErrorKind::ConnectionReset), "{address}");
             until_none_is_left(&address.to_string());
@@ -293,7 +300,7 @@ fn hold_back_handshakes(client: &support::Client) {
 
 /// The client hears of its reset before the node's own socket does.
 fn until_none_is_left(case: &str) {
-    let deadline = Instant::now() + Duration::from_secs(5);
+    let deadline = Instant::now() + Duration::from_secs(60);
     while !connections().is_empty() {
         assert!(Instant::now() < deadline, "{case}: {}", connections());
     }
@@ -422,7 +429,7 @@ fn denied_datagrams_are_refused_and_others_arrive() {
                 Err(ErrorKind::WouldBlock),
                 "no error comes, nor an answer"
             );
-            socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+            socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
             let (length, from) = socket.recv_from(&mut [0; 8]).unwrap();
             assert_eq!((length, from.ip().is_ipv4()), (1, address.is_ipv4()), "only what was permitted came");
             socket.set_nonblocking(true).unwrap();
@@ -559,7 +566,7 @@ fn wire() -> Socket {
     const ALL: u16 = 3;
     let protocol = Protocol::from(i32::from(ALL.to_be()));
     let socket = Socket::new(Domain::PACKET, Type::RAW, Some(protocol)).unwrap();
-    socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     socket
 }
 

@@ -8,6 +8,7 @@ use portcullis_model::{BackendLimits, Resilience, Serves};
 use portcullis_proxy::{Ending, Reason};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use crate::support;
@@ -132,7 +133,8 @@ async fn tunnels_and_slow_readers_have_their_places() {
 
 #[tokio::test]
 async fn a_limit_that_rises_lets_those_in_that_wait() {
-    let endpoint = Endpoint::with_pause(200, Duration::from_millis(300)).await;
+    let answers = Arc::new(Semaphore::new(0));
+    let endpoint = Endpoint::held(200, answers.clone()).await;
     let mut world = world(rule(), limits(1, 10), &[endpoint.address()]).await;
     let address = world.plain;
     let mut waiting = JoinSet::new();
@@ -145,9 +147,13 @@ async fn a_limit_that_rises_lets_those_in_that_wait() {
     world.backends[0].resilience = Some(limits(6, 10).into());
     world.apply().await;
     // A core takes the terms of a backend with its next request.
-    assert_eq!(world.send(Via::Http1, "GET /").await.status, 200);
+    waiting.spawn(async move {
+        Client::connect(Via::Http1, address, "any.test").await.send("GET /").await.status
+    });
+    eventually("those that waited are let in", async || endpoint.most_at_once.load(Ordering::SeqCst) > 1)
+        .await;
+    answers.add_permits(7);
     assert!(waiting.join_all().await.iter().all(|status| *status == 200));
-    assert!(endpoint.most_at_once.load(Ordering::SeqCst) > 1);
 }
 
 #[tokio::test]
