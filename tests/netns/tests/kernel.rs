@@ -53,7 +53,8 @@ fn connections_wait_for_an_agent_that_crashed() {
             let launch = agent.crash().unwrap();
             let (answer, waited, started, next) = thread::scope(|scope| {
                 let begun = Instant::now();
-                let request = scope.spawn(|| scenario.request("http://shop.example.com/").send());
+                let request = scenario.request("http://shop.example.com/").with(&["--max-time", "120"]);
+                let request = scope.spawn(move || request.send());
                 let next = launch.start().unwrap();
                 let started = begun.elapsed();
                 (request.join().unwrap().unwrap(), begun.elapsed(), started, next)

@@ -1,7 +1,7 @@
 //! The agent as it is shipped, told to stop while a client waits for an answer.
 
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use portcullis_control::lease::{Elector, Timing};
 use serde_json::{Value, json};

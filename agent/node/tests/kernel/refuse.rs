@@ -124,33 +124,46 @@ fn other_names_are_not_affected_and_unknown_ones_have_a_rate() {
         let other = HostPattern::parse("*.example.org").unwrap();
         desired.names[0].names.insert(other, Arc::new(denying(&["0.0.0.0/0"])));
         datapath.apply(&desired).unwrap();
-        let outcomes = |datapath: &mut Datapath, from: usize| {
+        let outcomes = |datapath: &mut Datapath, from: usize, kinds: [Reason; 2]| {
             let before = counts(datapath);
             for index in from..from + 5 {
                 for frame in Client::new(index, KNOWN, Link::V4).stream(&[&hello()]) {
                     datapath.run_names(&frame).unwrap();
                 }
             }
-            let after = counts(datapath).into_iter();
-            let moved = after.map(|(reason, count)| (reason, count - before[&reason]));
-            moved.filter(|(_, count)| *count > 0).collect::<Vec<_>>()
+            let after = counts(datapath);
+            let moved = |reason: &Reason| after[reason] - before[reason];
+            assert_eq!(after.keys().map(moved).sum::<u64>(), 5);
+            let [passed, refused] = kinds.map(|reason| moved(&reason));
+            assert_eq!(passed + refused, 5, "{kinds:?} alone");
+            passed
         };
-        let over = [(Reason::HelloKnownName, 2), (Reason::HelloOverBudget, 3)];
-        assert_eq!(outcomes(&mut datapath, 0), over);
+        let begun = Instant::now();
+        let known = [Reason::HelloKnownName, Reason::HelloOverBudget];
+        let first = outcomes(&mut datapath, 0, known);
+        assert!((2..=2 + given_since(begun, 1)).contains(&first), "{first} in {:?}", begun.elapsed());
         // What is taken is taken, whatever else changes.
         desired.names[0].names.remove(&HostPattern::parse("*.example.org").unwrap());
         datapath.apply(&desired).unwrap();
-        assert_eq!(outcomes(&mut datapath, 10), [(Reason::HelloOverBudget, 5)]);
+        let all = first + outcomes(&mut datapath, 10, known);
+        assert!(all <= 2 + given_since(begun, 1), "{all} in {:?}", begun.elapsed());
 
         desired.names[0].names.clear();
         datapath.apply(&desired).unwrap();
-        assert_eq!(outcomes(&mut datapath, 20), [(Reason::HelloUnknownName, 5)]);
+        let unknown = [Reason::HelloUnknownName, Reason::HelloUnknownRefused];
+        assert_eq!(outcomes(&mut datapath, 20, unknown), 5);
         desired.unknown_names = NonZeroU32::new(3);
+        let begun = Instant::now();
         datapath.apply(&desired).unwrap();
-        let over = [(Reason::HelloUnknownName, 3), (Reason::HelloUnknownRefused, 2)];
-        assert_eq!(outcomes(&mut datapath, 30), over);
+        let passed = outcomes(&mut datapath, 30, unknown);
+        assert!((3..=3 + given_since(begun, 3)).contains(&passed), "{passed} in {:?}", begun.elapsed());
         assert_eq!(datapath.budgets().count(), 0, "the listener is gone");
     });
+}
+
+/// All that a budget may have given back since then: a busy machine takes its time.
+fn given_since(begun: Instant, per_second: u64) -> u64 {
+    begun.elapsed().as_millis() as u64 * per_second / 1000
 }
 
 /// The debts of a larger budget, or of a slower one, are not the new one's.
@@ -352,15 +365,23 @@ fn an_agent_that_begins_has_full_buckets() {
                 datapath.run_names(&frame).unwrap();
             }
             let (_, used) = datapath.budgets().next().unwrap();
-            (used.taken, used.refused, count(datapath, Reason::HelloOverBudget) - before)
+            assert_eq!(
+                (used.taken + used.refused, count(datapath, Reason::HelloOverBudget) - before),
+                (5, used.refused)
+            );
+            used.taken
         };
         let mut first = open(&believing(pin_dir));
         first.apply(&named(&frontends, limited(1, 3))).unwrap();
-        assert_eq!(outcomes(&mut first, 0..5), (3, 2, 2));
+        let begun = Instant::now();
+        let taken = outcomes(&mut first, 0..5);
+        assert!((3..=3 + given_since(begun, 1)).contains(&taken), "{taken} in {:?}", begun.elapsed());
         drop(first);
         let mut next = open(&believing(pin_dir));
         next.apply(&named(&frontends, limited(1, 3))).unwrap();
-        assert_eq!(outcomes(&mut next, 5..10), (3, 2, 2));
+        let begun = Instant::now();
+        let taken = outcomes(&mut next, 5..10);
+        assert!((3..=3 + given_since(begun, 1)).contains(&taken), "{taken} in {:?}", begun.elapsed());
         assert_eq!(next.contents().budgets.len(), 1, "those of the last one are gone");
     });
 }
