@@ -99,14 +99,17 @@ spec:
         }
         let agent = launch.start().unwrap();
         says(&agent, place).unwrap();
-        // Until one is refused: a busy machine may take longer for each than the budget.
+        // Until some are refused: a busy machine may take longer for one than the budget.
         let (begun, mut answers) = (Instant::now(), Vec::new());
-        while answers.len() < LEAST || answers.iter().all(|status| *status == 200) {
-            assert!(begun.elapsed() < SOON, "{answers:?}");
+        let served = loop {
             answers.push(scenario.request("https://shop.example.com/").send().unwrap().status);
-        }
+            let served = answers.iter().filter(|status| **status == 200).count();
+            if answers.len() >= LEAST && answers.len() - served > 2 {
+                break served;
+            }
+            assert!(begun.elapsed() < 3 * SOON, "{answers:?}");
+        };
         let requests = answers.len();
-        let served = answers.iter().filter(|status| **status == 200).count();
         let other = scenario.request("https://blog.example.com/posts").send().unwrap();
         assert_eq!(other.status, 200, "{other:?}");
         assert!((2..requests).contains(&served), "{answers:?}");
