@@ -1,6 +1,7 @@
 use std::io::{Read, Write};
 use std::net::{TcpListener as StdTcpListener, TcpStream as StdTcpStream};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
 
 use portcullis_api::{Change, Object};
 use portcullis_gateway::{Feedback, Settings, Translator};
@@ -34,9 +35,15 @@ fn state(port: u16) -> State {
     State { snapshot, ..State::default() }
 }
 
-/// One that no process has at the moment.
+/// One that no process has at the moment, and that none is given which asks for any.
 fn free_port() -> u16 {
-    StdTcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    static NEXT: AtomicU16 = AtomicU16::new(20_000);
+    loop {
+        let port = NEXT.fetch_add(1, Ordering::Relaxed);
+        if StdTcpListener::bind(("::", port)).is_ok() {
+            return port;
+        }
+    }
 }
 
 /// Head and body of the answer, once there is one.
@@ -54,7 +61,7 @@ async fn ask(port: u16) -> (String, String) {
             return (head.to_owned(), body.to_owned());
         }
     });
-    timeout(Duration::from_secs(30), asked).await.unwrap().unwrap()
+    timeout(Duration::from_secs(60), asked).await.unwrap().unwrap()
 }
 
 #[tokio::test]
@@ -85,7 +92,7 @@ async fn a_node_is_healthy_for_a_service_while_it_serves_the_gateway() {
             std::thread::yield_now();
         }
     });
-    timeout(Duration::from_secs(30), gone).await.unwrap().unwrap();
+    timeout(Duration::from_secs(60), gone).await.unwrap().unwrap();
     answering.abort();
 }
 

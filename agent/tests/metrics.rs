@@ -62,7 +62,7 @@ fn start(options: &[&str]) -> (Agent, String) {
 /// The status, 0 if there is no answer, and the body.
 fn curl(url: &str, arguments: &[&str]) -> (u16, String) {
     let mut curl = Command::new("curl");
-    curl.args(["--silent", "--show-error", "--max-time", "20", "--write-out", "\n%{http_code}"]);
+    curl.args(["--silent", "--show-error", "--max-time", "60", "--write-out", "\n%{http_code}"]);
     let output = curl.args(arguments).arg(url).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     let (body, status) = text.rsplit_once('\n').unwrap();

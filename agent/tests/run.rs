@@ -6,9 +6,10 @@
 #[expect(dead_code, reason = "for the agent's ports")]
 mod support;
 
-use std::io::ErrorKind;
-use std::net::{SocketAddr, TcpListener};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::process::Command;
+use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use std::time::Instant;
 
@@ -316,26 +317,46 @@ fn a_gateway_whose_port_is_taken_is_not_programmed_until_it_is_free() {
     assert_eq!(agent.admin("/readyz").unwrap().status, 200);
 }
 
+/// A backend that answers one request with its name, once it is told to.
+fn held_backend(name: &'static str) -> (u16, Sender<()>) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let (answer, told) = channel();
+    thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let (mut head, mut byte) = (Vec::new(), [0]);
+        while !head.ends_with(b"\r\n\r\n") {
+            stream.read_exact(&mut byte).unwrap();
+            head.push(byte[0]);
+        }
+        told.recv().unwrap();
+        write!(stream, "HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{name}", name.len()).unwrap();
+    });
+    (port, answer)
+}
+
 #[test]
 fn sigterm_lets_open_requests_finish() {
-    let services = service("blue", backend("blue"));
+    let (port, answer) = held_backend("blue");
+    let services = service("blue", port);
     let mut agent = Agent::start(&[
         ("gateway.yaml", GATEWAY),
         ("services.yaml", &services),
         ("route.yaml", &route("blue")),
     ]);
     thread::scope(|scope| {
-        let slow = scope.spawn(|| agent.http("any.example", "/slow"));
+        let held = scope.spawn(|| agent.http("any.example", "/"));
         eventually("the request is under way", || {
             let metrics = agent.admin("/metrics").unwrap().body;
             metrics.contains(r#"network_server_connections_open{gateway="infra/web"} 1"#)
         });
         let _scraper = agent.scrape();
         agent.signal("TERM");
-        assert_eq!(slow.join().unwrap(), from("blue"));
+        eventually("it drains", || agent.log().contains("SIGTERM: draining"));
+        answer.send(()).unwrap();
+        assert_eq!(held.join().unwrap(), from("blue"));
     });
     assert!(agent.wait().success());
-    assert!(agent.log().contains("SIGTERM: draining"));
     assert_eq!(agent.http("any.example", "/"), None);
 }
 

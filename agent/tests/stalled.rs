@@ -147,7 +147,8 @@ fn http2_requests() -> Vec<u8> {
 fn resident(agent: &Agent) -> usize {
     let pages = fs::read_to_string(format!("/proc/{}/statm", agent.child.id())).unwrap();
     let pages: Vec<usize> = pages.split_whitespace().map(|pages| pages.parse().unwrap()).collect();
-    (pages[1] - pages[2]) * 4
+    let (resident, of_files) = (pages[1], pages[2]);
+    (resident - of_files) * 4
 }
 
 /// Returns once the backend gets rid of nothing more.

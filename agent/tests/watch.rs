@@ -16,7 +16,7 @@ use serde_json::Value;
 use support::{Agent, GATEWAY, HTTP, backend, backend_that_answers, eventually};
 
 /// Longer than anything takes.
-const TIMEOUT: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(90);
 const SECRET: &str = "c2VjcmV0";
 
 /// Rules by path: an ordinary one, one that is sent again, one that an auth service denies; one
@@ -30,7 +30,7 @@ spec:
   hostnames: [shop.example]
   rules:
   - name: cart
-    matches: [{path: {value: /cart}}, {path: {value: /head}}, {path: {value: /slow}}]
+    matches: [{path: {value: /cart}}, {path: {value: /head}}]
     filters:
     - type: RequestHeaderModifier
       requestHeaderModifier: {set: [{name: x-key, value: c2VjcmV0}]}
@@ -103,7 +103,7 @@ fn start_with(options: &[&str]) -> Agent {
 fn watched(agent: &Agent, arguments: &[&str], mut request: impl FnMut()) -> Value {
     thread::scope(|scope| {
         let watching = scope.spawn(|| {
-            let time: &[&str] = if arguments.contains(&"--seconds") { &[] } else { &["--seconds", "20"] };
+            let time: &[&str] = if arguments.contains(&"--seconds") { &[] } else { &["--seconds", "60"] };
             let arguments = [&["watch", "-o", "json"], time, arguments].concat();
             serde_json::from_str::<Value>(&agent.command(&arguments)).unwrap()
         });
@@ -304,9 +304,10 @@ fn a_watch_that_sees_nothing_says_what_would_become_of_such_a_request() {
 #[test]
 fn a_request_that_outlasts_its_watch_is_told_of_as_far_as_it_went() {
     let agent = start();
-    // Its backend never takes the connection that the kernel has made.
+    // Its backend takes connections, and that is all.
     let silent = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let port = silent.local_addr().unwrap().port();
+    thread::spawn(move || silent.incoming().collect::<Vec<_>>());
     agent.edit("silent.yaml", &format!("{SILENT}{}", service("silent", port)));
     eventually("the route is served", || {
         let explained = agent.command(&["explain", "http://silent.example:8080/"]);
@@ -314,11 +315,10 @@ fn a_request_that_outlasts_its_watch_is_told_of_as_far_as_it_went() {
     });
     let mut streams = Vec::new();
     let report = watched(&agent, &["--host", "silent.example", "--seconds", "2"], || {
-        if streams.len() < 50 {
-            let mut stream = TcpStream::connect((agent.address, HTTP)).unwrap();
-            write!(stream, "GET / HTTP/1.1\r\nhost: silent.example\r\n\r\n").unwrap();
-            streams.push(stream);
-        }
+        // Until the command watches, however long it takes to start.
+        let mut stream = TcpStream::connect((agent.address, HTTP)).unwrap();
+        write!(stream, "GET / HTTP/1.1\r\nhost: silent.example\r\n\r\n").unwrap();
+        streams.push(stream);
         thread::sleep(Duration::from_millis(20));
     });
     assert_eq!(report["requests"][0]["ended"], "goingOn", "{report}");

@@ -124,7 +124,7 @@ async fn every_agent_follows_the_secret_and_others_than_the_leader_leave_it_alon
         let mut secret = with_key(None, 10).unwrap();
         secret.metadata.resource_version = Some("7".to_owned());
         let serving = tokio::spawn(async move { asked_after_list(&mut server, json!([secret])).await });
-        let known = tokio::time::timeout(Duration::from_secs(10), ring.wait_for(Option::is_some)).await;
+        let known = tokio::time::timeout(Duration::from_secs(60), ring.wait_for(Option::is_some)).await;
         assert_eq!(known.unwrap().unwrap().as_ref().unwrap().keys()[0].created, 10);
         if leads {
             // The key is of 1970: another is due.

@@ -164,7 +164,7 @@ mod tests {
         // The kernel brings the account of a thread that runs up to date at its ticks only: that of
         // a new one may begin at nothing.
         while Used::by(Some(&schedule)).time == before {
-            assert!(begun.elapsed() < Duration::from_secs(10), "{before:?}");
+            assert!(begun.elapsed() < Duration::from_secs(60), "{before:?}");
         }
     }
 }

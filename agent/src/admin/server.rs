@@ -11,7 +11,7 @@ use std::os::unix::net::{UnixListener as StdUnixListener, UnixStream as StdUnixS
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -30,7 +30,7 @@ use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::watch::{Receiver, Sender, channel};
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
 use tokio::task::{AbortHandle, JoinHandle, JoinSet};
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{sleep, timeout};
 
 use crate::admin::access::{Access, Refusal, Unusable};
 use crate::admin::browsers::guard;
@@ -48,8 +48,8 @@ const MAX_BODY: usize = 64 << 10;
 /// Connections of one socket. One more ends the oldest that asks nothing: nothing that holds
 /// connections keeps a probe out.
 const MAX_CONNECTIONS: usize = 64;
-/// Time that a connection keeps its place for, however many come after it: a probe's request comes
-/// with it, and is answered at once.
+/// Time that a connection is looked at for, and keeps its place, however many come after it: a
+/// probe's request comes with it, and is answered at once.
 const FIRST_LOOK: Duration = Duration::from_millis(10);
 /// Answers that are made or sent at a time. Each may be about everything that is configured.
 const MAX_ANSWERS: usize = 8;
@@ -109,7 +109,8 @@ struct Service {
 /// A connection that is open.
 struct Held {
     task: AbortHandle,
-    accepted: Instant,
+    /// True once it has had its [`FIRST_LOOK`].
+    is_looked_at: Arc<AtomicBool>,
     /// Requests of it that are being answered.
     answering: Arc<AtomicUsize>,
 }
@@ -314,8 +315,7 @@ async fn accept(listener: impl Listener, service: Arc<Service>, mut closed: Rece
                     make_room(&mut open).await;
                     let answering = Arc::<AtomicUsize>::default();
                     let serving = connection(stream, service.clone(), answering.clone());
-                    let task = connections.spawn(serving);
-                    open.push_back(Held { task, accepted: Instant::now(), answering });
+                    open.push_back(Held::begin(&mut connections, serving, answering));
                 }
                 Err(_) => tokio::time::sleep(PAUSE_AFTER_ACCEPT_ERROR).await,
             },
@@ -334,16 +334,40 @@ async fn make_room(open: &mut VecDeque<Held>) {
         if open.len() < MAX_CONNECTIONS {
             return;
         }
-        let is_new = |held: &Held| held.accepted.elapsed() < FIRST_LOOK;
+        let is_new = |held: &Held| !held.is_looked_at.load(Relaxed);
         let idle = open.iter().position(|held| !is_new(held) && held.answering.load(Relaxed) == 0);
-        match (idle, open.iter().find(|held| is_new(held))) {
-            (None, Some(new)) => sleep_until(new.accepted + FIRST_LOOK).await,
-            (idle, _) => {
-                if let Some(held) = open.remove(idle.unwrap_or_default()) {
-                    held.task.abort();
-                }
-            }
+        if idle.is_none() && open.iter().any(is_new) {
+            sleep(FIRST_LOOK).await;
+        } else if let Some(held) = open.remove(idle.unwrap_or_default()) {
+            held.task.abort();
         }
+    }
+}
+
+// === impl Held ===
+
+impl Held {
+    /// Serves it in a task of its own.
+    fn begin(
+        connections: &mut JoinSet<()>,
+        serving: impl Future<Output = ()> + Send + 'static,
+        answering: Arc<AtomicUsize>,
+    ) -> Self {
+        let is_looked_at = Arc::<AtomicBool>::default();
+        let looked_at = is_looked_at.clone();
+        let task = connections.spawn(async move {
+            let mut serving = pin!(serving);
+            // By its own clock, and in this order: on a machine that stood still, what has come
+            // meanwhile is read before the time is over.
+            tokio::select! {
+                biased;
+                () = &mut serving => return,
+                () = sleep(FIRST_LOOK) => {}
+            }
+            looked_at.store(true, Relaxed);
+            serving.await;
+        });
+        Self { task, is_looked_at, answering }
     }
 }
 
@@ -573,5 +597,33 @@ impl Acceptor {
 impl Drop for SocketFile {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use super::*;
+
+    /// However long the machine stands still after the oldest one was accepted.
+    #[tokio::test]
+    async fn no_connection_gives_its_place_away_before_it_was_looked_at() {
+        let mut connections = JoinSet::new();
+        let asking = Arc::<AtomicUsize>::default();
+        let asked = asking.clone();
+        let oldest = async move {
+            asked.fetch_add(1, Relaxed);
+            pending().await
+        };
+        let mut open = VecDeque::from([Held::begin(&mut connections, oldest, asking)]);
+        let oldest = open[0].task.clone();
+        while open.len() < MAX_CONNECTIONS {
+            open.push_back(Held::begin(&mut connections, pending(), Arc::default()));
+        }
+        std::thread::sleep(2 * FIRST_LOOK);
+        make_room(&mut open).await;
+        tokio::task::yield_now().await;
+        assert_eq!((open.len(), oldest.is_finished()), (MAX_CONNECTIONS - 1, false));
     }
 }

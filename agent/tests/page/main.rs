@@ -119,7 +119,7 @@ fn the_page_shows_what_is_wrong_and_what_is_served() {
     let numbers =
         |selector: &str| format!("parseFloat({selector}?.querySelector('.numbers').children[0].textContent)");
     let listener = node("listener", "HTTP 8080 Gateway infra/web listener http");
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + Duration::from_secs(90);
     while browser.value(&format!("{} > 0", numbers(&listener))) != json!(true) {
         for path in ["/cart", "/", "/cart/a"] {
             assert_eq!(agent.http("shop.example", path).unwrap().status, 200);
@@ -152,7 +152,7 @@ fn the_page_shows_what_is_wrong_and_what_is_served() {
     // The next request, as it comes.
     browser.value("(() => { document.getElementById('url').value = 'http://shop.example:8080/cart/8'; document.getElementById('watch').click(); })()");
     browser.until("document.getElementById('watched').textContent.includes('waiting up to')");
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + Duration::from_secs(90);
     while browser.value("document.querySelectorAll('#watched .step').length > 5") != json!(true) {
         assert_eq!(agent.http("shop.example", "/cart/8").unwrap().status, 200);
         assert!(Instant::now() < deadline, "nothing is seen: {}", browser.text("#watched"));

@@ -17,7 +17,7 @@ use tempfile::TempDir;
 
 pub(crate) const HTTP: u16 = 8080;
 pub(crate) const HTTPS: u16 = 8443;
-const TIMEOUT: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A Gateway with a listener on [`HTTP`], and nothing behind it.
 pub(crate) const GATEWAY: &str = "
@@ -206,8 +206,7 @@ fn run(dir: &Path, options: &[&str]) -> Child {
         .unwrap()
 }
 
-/// A backend that answers every request with its name; `/slow` after a second; `/head` with what it
-/// was sent.
+/// A backend that answers every request with its name; `/head` with what it was sent.
 pub(crate) fn backend(name: &'static str) -> u16 {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -225,9 +224,6 @@ fn serve(mut stream: TcpStream, name: &str) {
     while stream.read(&mut byte).is_ok_and(|read| read == 1) {
         head.push(byte[0]);
         if head.ends_with(b"\r\n\r\n") {
-            if head.starts_with(b"GET /slow ") {
-                thread::sleep(Duration::from_secs(1));
-            }
             let sent = String::from_utf8_lossy(&head);
             let body = if head.starts_with(b"GET /head ") { &sent } else { name };
             let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len());

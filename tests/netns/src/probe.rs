@@ -10,7 +10,7 @@ use portcullis_testbed::Connection;
 
 use crate::{Scenario, VIP};
 
-const TIMEOUT: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_micros(500);
 
 pub struct Probe(Connection<TcpStream>);

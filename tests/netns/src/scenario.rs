@@ -82,7 +82,7 @@ impl Scenario {
     }
 
     /// A socket of the node for datagrams, beside which others may be bound (`SO_REUSEPORT`); it
-    /// waits for ten seconds.
+    /// waits for a minute.
     pub fn datagrams_on_node(&self, address: &str) -> Result<UdpSocket> {
         datagrams(&self.node, address.parse()?)
     }
@@ -225,7 +225,7 @@ fn datagrams(namespace: &Namespace, address: SocketAddr) -> Result<UdpSocket> {
     namespace.enter(|| {
         let socket = Socket::new(Domain::for_address(address), Type::DGRAM, None)?;
         socket.set_reuse_port(true)?;
-        socket.set_read_timeout(Some(Duration::from_secs(10)))?;
+        socket.set_read_timeout(Some(Duration::from_secs(60)))?;
         socket.bind(&address.into())?;
         Ok(socket.into())
     })

@@ -18,7 +18,7 @@ fn the_kernel_forwards_beside_user_space_and_without_an_agent() {
     let socket = scenario.datagrams_at_backends("10.2.0.2:5353").unwrap();
     thread::spawn(move || answer(&socket));
     let agent = launch.start().unwrap();
-    until(Duration::from_secs(10), || shows(&agent, "tcp/10.9.0.1:5432: kernel")).unwrap_or_else(|error| {
+    until(Duration::from_secs(60), || shows(&agent, "tcp/10.9.0.1:5432: kernel")).unwrap_or_else(|error| {
         panic!("{error}\n{}\n{}", agent.get("/config").unwrap_or_default(), agent.log())
     });
     shows(&agent, "udp/10.9.0.1:53: kernel").unwrap();
@@ -50,7 +50,7 @@ fn the_kernel_forwards_beside_user_space_and_without_an_agent() {
     let before = forwarded(&agent);
     configure(&scenario, &with_access_log());
     let said = "tcp/10.9.0.1:5432: user space: the Gateway writes an access log";
-    until(Duration::from_secs(10), || shows(&agent, said))
+    until(Duration::from_secs(60), || shows(&agent, said))
         .unwrap_or_else(|error| panic!("{error}\n{}", agent.get("/config").unwrap_or_default()));
     get(&mut open);
     get(&mut connect(&scenario));
@@ -68,7 +68,7 @@ fn the_kernel_forwards_beside_user_space_and_without_an_agent() {
     get(&mut connect(&scenario));
     assert_eq!(forwarded(&agent), before);
     shows(&agent, "--forwarding is off").unwrap();
-    until(Duration::from_secs(10), || logs(&agent, "forwarded in the kernel has ended")).unwrap();
+    until(Duration::from_secs(60), || logs(&agent, "forwarded in the kernel has ended")).unwrap();
     open.write_all(b"GET / HTTP/1.1\r\nHost: app\r\n\r\n").unwrap();
     assert!(open.read(&mut [0]).is_err(), "the node resets it");
 }
@@ -78,7 +78,7 @@ fn the_kernel_forwards_beside_user_space_and_without_an_agent() {
 fn connections_of_another_version_have_the_time_to_end_without_forwarding() {
     let (scenario, launch) = world("forward-off");
     let agent = launch.start().unwrap();
-    until(Duration::from_secs(10), || shows(&agent, "tcp/10.9.0.1:5432: kernel")).unwrap();
+    until(Duration::from_secs(60), || shows(&agent, "tcp/10.9.0.1:5432: kernel")).unwrap();
     let mut open = connect(&scenario);
     get(&mut open);
     assert_eq!(forwarded(&agent), 1.0);
@@ -87,11 +87,11 @@ fn connections_of_another_version_have_the_time_to_end_without_forwarding() {
     fs::rename(versions.next().unwrap().unwrap().path(), launch.pins.join("v0")).unwrap();
     launch.arguments = without_forwarding(launch.arguments);
     let agent = launch.start().unwrap();
-    until(Duration::from_secs(10), || logs(&agent, "1 open flows of an earlier agent")).unwrap();
+    until(Duration::from_secs(60), || logs(&agent, "1 open flows of an earlier agent")).unwrap();
     get(&mut open);
     get(&mut connect(&scenario));
     assert_eq!(forwarded(&agent), 0.0, "user space has it");
-    until(Duration::from_secs(10), || logs(&agent, "has ended, and 1 open flows with it")).unwrap();
+    until(Duration::from_secs(60), || logs(&agent, "has ended, and 1 open flows with it")).unwrap();
     open.write_all(b"GET / HTTP/1.1\r\nHost: app\r\n\r\n").unwrap();
     assert!(open.read(&mut [0]).is_err(), "the node resets it");
 }
@@ -102,7 +102,7 @@ fn a_node_that_does_not_route_leaves_it_to_user_space() {
     scenario.on_node(|| Ok(fs::write("/proc/sys/net/ipv4/ip_forward", "0")?)).unwrap();
     let agent = launch.start().unwrap();
     let said = "user space: net.ipv4.ip_forward is 0 on this node";
-    until(Duration::from_secs(10), || shows(&agent, said)).unwrap();
+    until(Duration::from_secs(60), || shows(&agent, said)).unwrap();
     get(&mut connect(&scenario));
     assert_eq!(forwarded(&agent), 0.0);
 }
@@ -117,13 +117,13 @@ fn a_node_whose_own_connections_may_have_the_ports_of_flows_leaves_it_to_user_sp
     set("ip_local_port_range", "1024 65535");
     let agent = launch.start().unwrap();
     let said = "user space: connections of the node itself may have ports 1024-65535";
-    until(Duration::from_secs(10), || shows(&agent, said)).unwrap();
+    until(Duration::from_secs(60), || shows(&agent, said)).unwrap();
     get(&mut connect(&scenario));
     assert_eq!(forwarded(&agent), 0.0);
     let launch = agent.crash().unwrap();
     set("ip_local_reserved_ports", "61000-65535");
     let agent = launch.start().unwrap();
-    until(Duration::from_secs(10), || shows(&agent, "tcp/10.9.0.1:5432: kernel")).unwrap();
+    until(Duration::from_secs(60), || shows(&agent, "tcp/10.9.0.1:5432: kernel")).unwrap();
 }
 
 fn world(test: &str) -> (Scenario, Launch) {
@@ -190,7 +190,7 @@ fn forwarded(agent: &Agent) -> f64 {
 
 fn connect(scenario: &Scenario) -> TcpStream {
     let stream = scenario.client.enter(|| Ok(TcpStream::connect((VIP, 5432))?)).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     stream
 }
 
@@ -217,7 +217,7 @@ fn get(stream: &mut TcpStream) {
 
 fn datagrams(scenario: &Scenario) -> UdpSocket {
     let socket = scenario.client.enter(|| Ok(UdpSocket::bind("0.0.0.0:0")?)).unwrap();
-    socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     socket.connect((VIP, 53)).unwrap();
     socket
 }

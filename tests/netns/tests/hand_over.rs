@@ -59,7 +59,7 @@ fn take_over_under_load(test: &str, datapaths: [Datapath; 2]) {
             anyhow::ensure!(answered > 100, "{answered} requests");
             Ok(())
         };
-        until(Duration::from_secs(20), goes_on).unwrap();
+        until(Duration::from_secs(60), goes_on).unwrap();
     }
     loads.into_iter().for_each(|load| load.finish().unwrap());
     let log = agent.log();
@@ -146,7 +146,7 @@ fn an_agent_that_ends_while_the_one_before_drains_is_followed_at_once() {
     let held = scenario.shop.hold();
     thread::scope(|scope| {
         let pending = scope.spawn(|| scenario.request(SHOP).send());
-        until(Duration::from_secs(10), || match scenario.shop.requests() {
+        until(Duration::from_secs(60), || match scenario.shop.requests() {
             0 => anyhow::bail!("no request"),
             _ => Ok(()),
         })
@@ -169,7 +169,7 @@ fn an_agent_that_was_to_take_over_serves_when_the_other_one_ends_before() {
     let launch = scenario.launch_with(Datapath::Ebpf).unwrap();
     let apart = Launch { scratch: scenario.file("second"), ..with(&launch, &["--take-over"]) };
     let waits = |next: &Agent| {
-        until(Duration::from_secs(10), || {
+        until(Duration::from_secs(60), || {
             anyhow::ensure!(next.log().contains("another agent serves"), "{}", next.log());
             Ok(())
         })
@@ -224,7 +224,7 @@ fn the_sockets_are_for_those_who_have_the_agents_directory() {
         anyhow::ensure!(first.log().contains("cannot be asked to hand over"), "{}", first.log());
         Ok(())
     };
-    until(Duration::from_secs(20), said).unwrap();
+    until(Duration::from_secs(60), said).unwrap();
     limit("1024:");
     let next =
         taken_over(first, Launch { scratch: scenario.file("second"), ..with(&launch, &["--take-over"]) });
@@ -242,7 +242,7 @@ fn agents_hand_over_where_nftables_refuses_the_hold() {
     };
     // Another program's, which no other may change.
     let mut occupant = Occupant::start(&scenario);
-    until(Duration::from_secs(10), || {
+    until(Duration::from_secs(60), || {
         anyhow::ensure!(ruleset().contains("flags owner"), "{}", ruleset());
         Ok(())
     })

@@ -39,7 +39,7 @@ fn a_crashed_agents_programs_are_adopted() {
         anyhow::ensure!(answer.status == 200, "{answer:?}");
         Ok(())
     };
-    until(Duration::from_secs(5), served).unwrap();
+    until(Duration::from_secs(60), served).unwrap();
 }
 
 #[test]
@@ -47,18 +47,21 @@ fn connections_wait_for_an_agent_that_crashed() {
     let scenario = Scenario::new("hold").unwrap();
     for datapath in [Datapath::Ebpf, Datapath::Userspace] {
         let mut launch = scenario.launch_with(datapath).unwrap();
-        launch.arguments.extend(["--syn-hold", "10"].map(Into::into));
+        launch.arguments.extend(["--syn-hold", "60"].map(Into::into));
         let mut agent = launch.start().unwrap();
         for _ in 0..3 {
             let launch = agent.crash().unwrap();
-            let begun = Instant::now();
-            let (answer, next) = thread::scope(|scope| {
-                let request = scope.spawn(|| scenario.request("http://shop.example.com/").send());
+            let (answer, waited, started, next) = thread::scope(|scope| {
+                let begun = Instant::now();
+                let request = scenario.request("http://shop.example.com/").with(&["--max-time", "120"]);
+                let request = scope.spawn(move || request.send());
                 let next = launch.start().unwrap();
-                (request.join().unwrap().unwrap(), next)
+                let started = begun.elapsed();
+                (request.join().unwrap().unwrap(), begun.elapsed(), started, next)
             });
             assert_eq!((answer.code, answer.status), (Some(0), 301), "{answer:?}");
-            assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
+            // The client's kernel asks again after one second, and after twice as long each time.
+            assert!(waited < 3 * started + Duration::from_secs(3), "{waited:?}, {started:?} for the agent");
             agent = next;
         }
     }
@@ -72,7 +75,7 @@ fn an_agent_without_programs_detaches_those_of_the_last_one() {
     let agent = launch.start().unwrap();
     assert!(agent.log().contains("detached what an earlier agent left"), "{}", agent.log());
     edit(&scenario, "port: 80\n", "port: 81\n");
-    until(Duration::from_secs(10), || answers(&scenario, "http://shop.example.com:81/", 301)).unwrap();
+    until(Duration::from_secs(60), || answers(&scenario, "http://shop.example.com:81/", 301)).unwrap();
 }
 
 #[test]
@@ -80,10 +83,14 @@ fn a_vip_that_somebody_takes_away_comes_back() {
     let scenario = Scenario::new("restore").unwrap();
     let agent = scenario.start_agent().unwrap();
     scenario.ip_on_node(&["address", "del", &format!("{VIP}/32"), "dev", "lo"]).unwrap();
-    let refused = answers(&scenario, "http://shop.example.com/", 301);
-    assert!(refused.is_err(), "the address is still there");
-    until(Duration::from_secs(20), || answers(&scenario, "http://shop.example.com/", 301)).unwrap();
+    // That it was gone is in the log alone: it may be back before a client can see.
     let said = format!("VIP {VIP} was removed from lo, and is added again");
+    until(Duration::from_secs(60), || {
+        anyhow::ensure!(agent.log().contains(&said), "{}", agent.log());
+        Ok(())
+    })
+    .unwrap();
+    until(Duration::from_secs(60), || answers(&scenario, "http://shop.example.com/", 301)).unwrap();
     assert_eq!(agent.log().matches(&said).count(), 1, "{}", agent.log());
 }
 
@@ -100,7 +107,7 @@ fn a_vip_stays_until_open_responses_have_ended() {
             anyhow::ensure!(agent.log().contains("is no longer served on"), "{}", agent.log());
             Ok(())
         };
-        until(Duration::from_secs(10), deleted).unwrap();
+        until(Duration::from_secs(60), deleted).unwrap();
         drop(answer);
         let answered = waiting.join().unwrap().unwrap();
         assert_eq!(answered.status, 200, "{answered:?}");
@@ -109,7 +116,7 @@ fn a_vip_stays_until_open_responses_have_ended() {
         anyhow::ensure!(!scenario.is_local(VIP)?, "the VIP is still there");
         Ok(())
     };
-    until(Duration::from_secs(10), gone).unwrap();
+    until(Duration::from_secs(60), gone).unwrap();
 }
 
 #[test]
@@ -126,7 +133,7 @@ fn the_kernel_programs_say_what_becomes_of_connections_if_asked() {
         anyhow::ensure!(agent.log().contains("connection to port 80: steered"), "{}", agent.log());
         Ok(())
     };
-    until(Duration::from_secs(5), said).unwrap();
+    until(Duration::from_secs(60), said).unwrap();
 }
 
 /// Behind both ports of the Gateway.
@@ -162,7 +169,7 @@ fn a_request_that_has_begun_outlives_its_listener() {
     configure(EVERYWHERE);
     let agent = scenario.start_agent().unwrap();
     let mut stream = scenario.client.enter(|| Ok(TcpStream::connect((VIP, 8080))?)).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     let head = "POST / HTTP/1.1\r\nHost: shop\r\nContent-Length: 4\r\nExpect: 100-continue\r\n\r\n";
     stream.write_all(head.as_bytes()).unwrap();
     let mut begun = [0; 25];
@@ -174,7 +181,7 @@ fn a_request_that_has_begun_outlives_its_listener() {
         anyhow::ensure!(agent.log().contains("is no longer served on"), "{}", agent.log());
         Ok(())
     };
-    until(Duration::from_secs(10), gone).unwrap();
+    until(Duration::from_secs(60), gone).unwrap();
     let refused = scenario.client.enter(|| Ok(TcpStream::connect((VIP, 8080))?)).unwrap_err();
     assert!(refused.to_string().contains("refused"), "{refused}");
     stream.write_all(b"body").unwrap();
@@ -184,7 +191,7 @@ fn a_request_that_has_begun_outlives_its_listener() {
 }
 
 fn answers(scenario: &Scenario, url: &str, status: u16) -> anyhow::Result<()> {
-    let answer = scenario.request(url).with(&["--max-time", "1"]).send()?;
+    let answer = scenario.request(url).with(&["--max-time", "10"]).send()?;
     anyhow::ensure!(answer.status == status, "{answer:?}");
     Ok(())
 }
@@ -201,7 +208,7 @@ fn until_the_backend_has_it(scenario: &Scenario) {
         anyhow::ensure!(scenario.shop.requests() == 1, "the backend has no request");
         Ok(())
     };
-    until(Duration::from_secs(10), under_way).unwrap();
+    until(Duration::from_secs(60), under_way).unwrap();
 }
 
 /// Connections that have begun are finished; new ones are refused at once and may try elsewhere.
@@ -219,7 +226,7 @@ fn a_draining_agent_refuses_connections() {
             anyhow::ensure!(answer.code == Some(7), "{answer:?}");
             Ok(())
         };
-        until(Duration::from_secs(10), refused).unwrap();
+        until(Duration::from_secs(60), refused).unwrap();
         assert!(!ending.is_finished(), "it ended before the response");
         drop(answer);
         let answered = waiting.join().unwrap().unwrap();
@@ -254,20 +261,25 @@ fn a_port_of_the_node_stays_with_its_process() {
     let agent = scenario.start_agent().unwrap();
     let status = |port: u16| {
         let mut curl = scenario.client.command("curl");
-        curl.args(["-s", "-o", "/dev/null", "-w", "%{http_code}", "--max-time", "5"]);
+        curl.args(["-s", "-o", "/dev/null", "-w", "%{http_code}", "--max-time", "20"]);
         let output = curl.arg(format!("http://10.1.0.1:{port}/")).output()?;
         anyhow::Ok(String::from_utf8(output.stdout)?)
     };
     assert_eq!((status(80).unwrap(), status(8080).unwrap()), ("404".to_owned(), "200".to_owned()));
-    let said = agent.status("Gateway", "infra", "edge").unwrap();
-    assert!(said.contains("another process of the node listens on port 8080"), "{said}");
+    // It is told after the traffic.
+    let is_theirs = || {
+        let said = agent.status("Gateway", "infra", "edge")?;
+        anyhow::ensure!(said.contains("another process of the node listens on port 8080"), "{said}");
+        Ok(())
+    };
+    until(Duration::from_secs(60), is_theirs).unwrap();
     drop(server);
     let is_ours = || {
         let status = status(8080)?;
         anyhow::ensure!(status == "404", "{status}");
         Ok(())
     };
-    until(Duration::from_secs(15), is_ours).unwrap();
+    until(Duration::from_secs(60), is_ours).unwrap();
 }
 
 /// Beside a DNS server of the node that would share its port with any process of its user.
@@ -308,16 +320,16 @@ fn datagrams_to_a_port_of_the_node_stay_with_its_process() {
             anyhow::ensure!(!said.contains("UDP 10.1.0.1:54"), "{said}");
             Ok(())
         };
-        until(Duration::from_secs(15), is_theirs).unwrap();
+        until(Duration::from_secs(60), is_theirs).unwrap();
         drop(server);
         let is_ours = || {
             let said = agent.status("Gateway", "infra", "edge")?;
             anyhow::ensure!(!said.contains("another process"), "{said}");
             Ok(())
         };
-        until(Duration::from_secs(15), is_ours).unwrap();
+        until(Duration::from_secs(60), is_ours).unwrap();
         let _again = scenario.datagrams_on_node("10.1.0.1:53").unwrap();
-        until(Duration::from_secs(15), is_theirs).unwrap();
+        until(Duration::from_secs(60), is_theirs).unwrap();
     }
 }
 
@@ -330,12 +342,12 @@ fn a_crashed_agent_holds_no_port_of_another_process() {
         let mut launch = scenario.launch_with(datapath).unwrap();
         launch.arguments.extend(["--syn-hold", "60"].map(Into::into));
         let _crashed = launch.start().unwrap().crash().unwrap();
-        let code = |port: u16| {
+        let code = |port: u16, seconds: &str| {
             let mut curl = scenario.client.command("curl");
-            curl.args(["-s", "-o", "/dev/null", "--max-time", "2", &format!("http://10.1.0.1:{port}/")]);
+            curl.args(["-s", "-o", "/dev/null", "--max-time", seconds, &format!("http://10.1.0.1:{port}/")]);
             curl.status().unwrap().code()
         };
-        assert_eq!((code(8080), code(80)), (Some(0), Some(28)), "the other one's, and its own");
+        assert_eq!((code(8080, "20"), code(80, "2")), (Some(0), Some(28)), "the other one's, and its own");
     }
 }
 

@@ -2,6 +2,7 @@
 #![cfg(test)]
 
 use std::fs;
+use std::time::{Duration, Instant};
 
 use portcullis_netns_tests::{CLIENT_INTERFACE, Scenario};
 use portcullis_testbed::{Agent, Datapath};
@@ -31,17 +32,19 @@ fn unknown_names_are_reset(scenario: &Scenario) {
     let status = agent.get("/listeners").unwrap();
     assert!(status.contains("1 connections a second and port for names that no listener has"), "{status}");
 
-    let outcomes: Vec<_> = (0..4)
-        .map(|_| {
-            let unknown = scenario.request("https://unknown.invalid/").send().unwrap();
-            let known = scenario.request("https://shop.example.com/").send().unwrap();
-            assert_eq!(known.status, 200, "{known:?}");
-            unknown.text.contains("reset")
-        })
-        .collect();
-    assert!(outcomes.contains(&true), "{outcomes:?}");
-    assert!(count(&agent, "hello-known-name") >= 4.0);
-    assert_eq!(count(&agent, "hello-unknown-name") + count(&agent, "hello-unknown-refused"), 4.0);
+    // As often as a second takes that gives none back: a busy machine needs longer for some.
+    let begun = Instant::now();
+    let mut outcomes = Vec::new();
+    while outcomes.len() < 4 || !outcomes.contains(&true) {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{outcomes:?}");
+        let unknown = scenario.request("https://unknown.invalid/").send().unwrap();
+        let known = scenario.request("https://shop.example.com/").send().unwrap();
+        assert_eq!(known.status, 200, "{known:?}");
+        outcomes.push(unknown.text.contains("reset"));
+    }
+    let all = outcomes.len() as f64;
+    assert!(count(&agent, "hello-known-name") >= all);
+    assert_eq!(count(&agent, "hello-unknown-name") + count(&agent, "hello-unknown-refused"), all);
     assert_eq!(count(&agent, "hello-unknown-refused") as usize, outcomes.iter().filter(|it| **it).count());
 }
 

@@ -6,14 +6,16 @@ use std::fs;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use portcullis_netns_tests::{CLIENT_INTERFACE, GATEWAY_OF_STREAMS, Scenario, VIP};
 use portcullis_testbed::{Agent, Datapath, until};
 
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(60);
 /// For an answer that does not come.
 const NONE: Duration = Duration::from_millis(300);
+/// For one that does.
+const LONG: Duration = Duration::from_secs(20);
 
 #[test]
 fn denied_clients_are_dropped_by_the_guard_and_refused_without_it() {
@@ -22,14 +24,14 @@ fn denied_clients_are_dropped_by_the_guard_and_refused_without_it() {
     let socket = scenario.datagrams_at_backends("10.2.0.2:5353").unwrap();
     thread::spawn(move || answer(&socket));
     let agent = scenario.launch_with(Datapath::Ebpf).unwrap().start().unwrap();
-    until(SOON, || ask(&scenario).map_err(|error| anyhow::anyhow!("{error}"))).unwrap();
-    let open = connect(&scenario).unwrap();
+    until(SOON, || ask(&scenario, NONE).map_err(|error| anyhow::anyhow!("{error}"))).unwrap();
+    let open = connect(&scenario, LONG).unwrap();
 
     configure(&scenario, "deny: [10.1.0.0/24]");
     let guarded = format!("xdp on {CLIENT_INTERFACE}");
     until(SOON, || says(&agent, &guarded)).unwrap();
-    assert_eq!(ask(&scenario), Err(ErrorKind::WouldBlock), "nothing answers");
-    assert_eq!(connect(&scenario).unwrap_err(), ErrorKind::TimedOut, "nothing answers");
+    assert_eq!(ask(&scenario, NONE), Err(ErrorKind::WouldBlock), "nothing answers");
+    assert_eq!(connect(&scenario, NONE).unwrap_err(), ErrorKind::TimedOut, "nothing answers");
     assert!(count(&agent, "dropped-denied-client") >= 2.0);
     assert_eq!(count(&agent, "refused-denied-client"), 0.0, "none came that far");
     let enforced = "portcullis_terms_enforced{terms=\"clients\",enforced_by=\"xdp\"}";
@@ -41,13 +43,13 @@ fn denied_clients_are_dropped_by_the_guard_and_refused_without_it() {
     launch.interface = "none".to_owned();
     let agent = launch.start().unwrap();
     says(&agent, "the packet guard is not asked for (--interface)").unwrap();
-    assert_eq!(ask(&scenario), Err(ErrorKind::ConnectionRefused));
-    assert_eq!(connect(&scenario).unwrap_err(), ErrorKind::ConnectionRefused);
+    assert_eq!(ask(&scenario, LONG), Err(ErrorKind::ConnectionRefused));
+    assert_eq!(connect(&scenario, LONG).unwrap_err(), ErrorKind::ConnectionRefused);
     assert!(count(&agent, "refused-denied-client") >= 2.0);
 
     configure(&scenario, "deny: [10.1.0.3]");
-    until(SOON, || ask(&scenario).map_err(|error| anyhow::anyhow!("{error}"))).unwrap();
-    connect(&scenario).unwrap();
+    until(SOON, || ask(&scenario, NONE).map_err(|error| anyhow::anyhow!("{error}"))).unwrap();
+    connect(&scenario, LONG).unwrap();
 }
 
 /// By the kernel, as long as nothing has to look at connections; then by user space, and why.
@@ -76,7 +78,7 @@ fn the_part_that_serves_a_listener_follows_its_policy() {
 /// Of one budget: what the kernel refuses, what user space refuses, and what is let in.
 #[test]
 fn connections_over_a_budget_are_counted_once_wherever_they_are_refused() {
-    const REQUESTS: usize = 12;
+    const LEAST: usize = 12;
     for (test, by, place) in [
         ("budget-kernel", "kernel", "tc on front"),
         ("budget-userspace", "userspace", "the kernel is not asked to read names (--name-interface)"),
@@ -97,13 +99,20 @@ spec:
         }
         let agent = launch.start().unwrap();
         says(&agent, place).unwrap();
-        let answers: Vec<_> = (0..REQUESTS)
-            .map(|_| scenario.request("https://shop.example.com/").send().unwrap().status)
-            .collect();
-        let served = answers.iter().filter(|status| **status == 200).count();
+        // Until some are refused: a busy machine may take longer for one than the budget.
+        let (begun, mut answers) = (Instant::now(), Vec::new());
+        let served = loop {
+            answers.push(scenario.request("https://shop.example.com/").send().unwrap().status);
+            let served = answers.iter().filter(|status| **status == 200).count();
+            if answers.len() >= LEAST && answers.len() - served > 2 {
+                break served;
+            }
+            assert!(begun.elapsed() < 3 * SOON, "{answers:?}");
+        };
+        let requests = answers.len();
         let other = scenario.request("https://blog.example.com/posts").send().unwrap();
         assert_eq!(other.status, 200, "{other:?}");
-        assert!((2..REQUESTS).contains(&served), "{answers:?}");
+        assert!((2..requests).contains(&served), "{answers:?}");
 
         let labels = "parent_kind=\"ListenerSet\",parent=\"shop/shop\",listener=\"https\"";
         let taken = agent.metric(&format!("network_server_budget_taken_total{{{labels}}}")).unwrap();
@@ -112,10 +121,10 @@ spec:
             agent.metric(&format!("network_server_budget_refused_total{{{labels}}}")).unwrap()
         };
         assert_eq!(taken as usize, served);
-        assert_eq!((refused("kernel") + refused("userspace")) as usize, REQUESTS - served);
+        assert_eq!((refused("kernel") + refused("userspace")) as usize, requests - served);
         // The two buckets fill by clocks of their own: one may be empty an instant before the
         // other.
-        assert!(refused(by) as usize >= REQUESTS - served - 2, "{by}: {}", refused(by));
+        assert!(refused(by) as usize >= requests - served - 2, "{by}: {}", refused(by));
         if by == "kernel" {
             assert_eq!(refused("kernel"), count(&agent, "hello-over-budget"));
         }
@@ -134,7 +143,7 @@ fn a_client_of_one_name_is_refused_at_the_other_and_one_of_none_at_once() {
     launch.interface = "none".to_owned();
     launch.arguments.extend(["--name-interface", CLIENT_INTERFACE].map(Into::into));
     let agent = launch.start().unwrap();
-    assert_eq!(connect_to(&scenario, 443).unwrap_err(), ErrorKind::ConnectionRefused);
+    assert_eq!(connect_to(&scenario, 443, LONG).unwrap_err(), ErrorKind::ConnectionRefused);
     assert_eq!(count(&agent, "refused-denied-client"), 1.0);
     let (shop, blog) = ("https://shop.example.com/", "https://blog.example.com/posts");
     for url in [shop, blog] {
@@ -142,7 +151,7 @@ fn a_client_of_one_name_is_refused_at_the_other_and_one_of_none_at_once() {
     }
 
     configure_at(&scenario, "ListenerSet", "blog/blog", "deny: [192.0.2.0/24, 10.1.0.3]");
-    until(SOON, || connect_to(&scenario, 443).map_err(|error| anyhow::anyhow!("{error}"))).unwrap();
+    until(SOON, || connect_to(&scenario, 443, NONE).map_err(|error| anyhow::anyhow!("{error}"))).unwrap();
     let refused = count(&agent, "refused-denied-client");
     for denied in 1..=3 {
         assert_eq!(scenario.request(blog).send().unwrap().status, 200);
@@ -191,20 +200,20 @@ fn count(agent: &Agent, reason: &str) -> f64 {
     agent.metric(&format!("portcullis_datapath_verdicts_total{{reason=\"{reason}\"}}")).unwrap()
 }
 
-fn connect(scenario: &Scenario) -> Result<TcpStream, ErrorKind> {
-    connect_to(scenario, 5432)
+fn connect(scenario: &Scenario, within: Duration) -> Result<TcpStream, ErrorKind> {
+    connect_to(scenario, 5432, within)
 }
 
-fn connect_to(scenario: &Scenario, port: u16) -> Result<TcpStream, ErrorKind> {
+fn connect_to(scenario: &Scenario, port: u16, within: Duration) -> Result<TcpStream, ErrorKind> {
     let address = SocketAddr::new(VIP.parse().unwrap(), port);
-    let connected = scenario.client.enter(|| Ok(TcpStream::connect_timeout(&address, NONE)));
+    let connected = scenario.client.enter(|| Ok(TcpStream::connect_timeout(&address, within)));
     connected.unwrap().map_err(|error| error.kind())
 }
 
 /// Sends a datagram from a port of its own, and waits for an answer or an error.
-fn ask(scenario: &Scenario) -> Result<(), ErrorKind> {
+fn ask(scenario: &Scenario, within: Duration) -> Result<(), ErrorKind> {
     let socket = scenario.client.enter(|| Ok(UdpSocket::bind("0.0.0.0:0")?)).unwrap();
-    socket.set_read_timeout(Some(NONE)).unwrap();
+    socket.set_read_timeout(Some(within)).unwrap();
     socket.connect((VIP, 53)).unwrap();
     socket.send(b"who").unwrap();
     socket.recv(&mut [0; 100]).map(drop).map_err(|error| error.kind())

@@ -54,7 +54,7 @@ const USERS: &str = r#"{
           "Email": "eve@elsewhere.test", "EmailVerified": true, "PreferredLanguage": "en"}
 }"#;
 
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(60);
 
 /// Dropped in this order.
 struct World {

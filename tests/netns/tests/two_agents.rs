@@ -72,7 +72,7 @@ fn ordinary_sockets_are_not_bound_beside_those_of_another_agent() {
         anyhow::ensure!(status.contains("another process listens on"), "{status}");
         Ok(())
     };
-    portcullis_testbed::until(std::time::Duration::from_secs(10), said).unwrap();
+    portcullis_testbed::until(std::time::Duration::from_secs(60), said).unwrap();
     assert_eq!(second.log().matches(&expected).count(), 2, "each port once: {}", second.log());
     load.finish().unwrap();
     drop(first);
@@ -81,5 +81,5 @@ fn ordinary_sockets_are_not_bound_beside_those_of_another_agent() {
         anyhow::ensure!(answer.status == 200, "{answer:?}");
         Ok(())
     };
-    portcullis_testbed::until(std::time::Duration::from_secs(15), taken_over).unwrap();
+    portcullis_testbed::until(std::time::Duration::from_secs(60), taken_over).unwrap();
 }

@@ -86,12 +86,17 @@ fn an_endpoint_that_cannot_be_reached_is_given_up_at_once() {
     let server = scenario.datagrams_at_backends("10.2.0.2:4").unwrap();
     let _agent = scenario.start_agent().unwrap();
     for port in [4, 6] {
-        let mut client = scenario.client.enter(|| Ok(TcpStream::connect((VIP, port))?)).unwrap();
-        client.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-        let began = Instant::now();
-        assert_eq!(client.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset);
-        // The kernel tries again after a second, by itself.
-        assert!(began.elapsed() < Duration::from_millis(900), "{port}: {:?}", began.elapsed());
+        let given_up_after = || {
+            let mut client = scenario.client.enter(|| Ok(TcpStream::connect((VIP, port))?)).unwrap();
+            client.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+            let began = Instant::now();
+            assert_eq!(client.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset);
+            began.elapsed()
+        };
+        // The kernel tries again after a second, by itself: every connection would have to wait for
+        // that, and none does but for what the machine does meanwhile.
+        let fastest = (0..5).map(|_| given_up_after()).min().unwrap();
+        assert!(fastest < Duration::from_millis(900), "{port}: {fastest:?}");
     }
     let answering = thread::spawn(move || {
         let mut buffer = [0; 16];
@@ -103,7 +108,7 @@ fn an_endpoint_that_cannot_be_reached_is_given_up_at_once() {
         let client = scenario.client.enter(|| Ok(UdpSocket::bind("0.0.0.0:0")?)).unwrap();
         client.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
         // What was sent to the other endpoint is lost, and its router does not tell it every time.
-        let is_answered = (0..40).any(|_| {
+        let is_answered = (0..300).any(|_| {
             client.send_to(b"x", (VIP, 4)).unwrap();
             client.recv(&mut [0; 16]).is_ok()
         });

@@ -13,7 +13,7 @@ use portcullis_testbed::{until, workspace};
 use shell::Shell;
 
 /// Time for an edit to take effect, or a server to start, on a machine that is busy.
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(60);
 
 /// Does what a page says, in its order. A command that the page shows no output of has to succeed;
 /// of others the output has to be as shown, soon.

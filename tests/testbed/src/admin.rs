@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-const TIMEOUT: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The body of a 200 answer; everything else is an error that holds it.
 pub fn get(socket: &Path, path: &str) -> Result<String> {

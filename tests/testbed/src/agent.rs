@@ -13,8 +13,8 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::{admin, leftovers, wait};
 
-const START: Duration = Duration::from_secs(30);
-const STOP: Duration = Duration::from_secs(40);
+const START: Duration = Duration::from_secs(90);
+const STOP: Duration = Duration::from_secs(120);
 
 /// As the agent's `--datapath`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -78,10 +78,11 @@ async fn start_with(
 ) -> (KubeSource, UnboundedReceiver<Asked>) {
     let server = ApiServer::start().await;
     let client = server.client().await;
+    // Longer than a busy machine takes for all lists: tests are about what is not answered.
     let options = SourceOptions {
         only: None,
         last_good,
-        wait: Duration::from_millis(500),
+        wait: Duration::from_secs(5),
         another_serves: SourceOptions::no_other(),
     };
     (KubeSource::new(client, StatusQueue::new("portcullis.dev/gateway"), options), serve(server, policies))

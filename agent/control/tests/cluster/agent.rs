@@ -31,6 +31,9 @@ pub(crate) const TIMING: Timing = Timing {
     retry_every: Duration::from_millis(200),
 };
 
+/// For the API server, before what was kept is served.
+pub(crate) const WAIT: Duration = Duration::from_secs(5);
+
 pub(crate) const LEASE: &str = "portcullis";
 
 /// Ends, as if it had crashed, when it is dropped.
@@ -178,12 +181,8 @@ fn settings(fixture: &Fixture) -> Settings {
 
 fn read(fixture: &Fixture, last_good: Option<LastGood>) -> (Arc<StatusQueue>, KubeSource) {
     let queue = StatusQueue::new(&fixture.controller_name);
-    let options = SourceOptions {
-        only: None,
-        last_good,
-        wait: Duration::from_secs(2),
-        another_serves: SourceOptions::no_other(),
-    };
+    let options =
+        SourceOptions { only: None, last_good, wait: WAIT, another_serves: SourceOptions::no_other() };
     (queue.clone(), KubeSource::new(fixture.client.clone(), queue, options))
 }
 

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use portcullis_api::Kind;
-use portcullis_control::lease::Elector;
+use portcullis_control::lease::{Elector, Timing};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
@@ -37,7 +37,7 @@ async fn the_lease_passes_on_when_its_holder_is_gone() {
     let waited = gone.elapsed();
     println!("another leader {waited:?} after SIGKILL");
     // Other tests run at the same time.
-    assert!(waited < TIMING.valid_for + Duration::from_secs(1), "{waited:?}");
+    assert!(waited < TIMING.valid_for + Duration::from_secs(8), "{waited:?}");
     fixture.gateway("more", json!({})).await;
     fixture.until("Gateway", "more", is_programmed).await;
     drop(second);
@@ -76,8 +76,11 @@ async fn a_leader_that_crashed_and_starts_again_leaves_everything_as_it_is() {
 #[ignore = "needs a cluster: cargo xtask cluster exec"]
 async fn a_leader_that_stops_hands_over_at_once_and_there_is_never_more_than_one() {
     let fixture = Fixture::new().await;
+    // It would be long until the Lease is no longer valid.
+    let timing =
+        Timing { valid_for: Duration::from_secs(60), renew_within: Duration::from_secs(45), ..TIMING };
     let elector =
-        |identity: &str| Elector::new(fixture.client.clone(), &fixture.name, "lease", identity, TIMING);
+        |identity: &str| Elector::new(fixture.client.clone(), &fixture.name, "lease", identity, timing);
     let mut candidates = Vec::new();
     for identity in ["a", "b", "c", "d"] {
         let (elector, (stop, stopped)) = (elector(identity), oneshot::channel::<()>());
@@ -92,12 +95,12 @@ async fn a_leader_that_stops_hands_over_at_once_and_there_is_never_more_than_one
         if let Some(leader) = candidates.iter().position(|(leading, _)| *leading.borrow()) {
             let waited = gone.elapsed();
             println!("next leader after {waited:?}");
-            assert!(waited < Duration::from_secs(3), "{waited:?}");
+            assert!(waited < timing.valid_for / 2, "{waited:?}");
             let (_, stop) = candidates.remove(leader);
             stop.send(()).unwrap();
             gone = Instant::now();
         }
-        assert!(gone.elapsed() < Duration::from_secs(10), "no agent leads");
+        assert!(gone.elapsed() < timing.valid_for, "no agent leads");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     fixture.remove().await;

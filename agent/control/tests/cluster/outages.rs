@@ -9,7 +9,7 @@ use portcullis_control::applier::State;
 use portcullis_control::source::LastGood;
 use serde_json::{Value, json};
 
-use crate::agent::{Agent, serves, until};
+use crate::agent::{Agent, WAIT, serves, until};
 use crate::fixture::{DEADLINE, Fixture, condition};
 use crate::logs::Logs;
 use crate::wire::Wire;
@@ -45,7 +45,7 @@ async fn what_happened_in_an_outage_with_a_restart_is_caught_up_with() {
     let agent = Agent::start_with(&seen, "a", last_good());
     until(agent.state.clone(), serves).await;
     println!("served {:?} after a restart without API server", began.elapsed());
-    assert!(began.elapsed() < Duration::from_secs(1), "it does not wait for whom it knows to be away");
+    assert!(began.elapsed() < WAIT, "it does not wait for whom it knows to be away");
     assert!(!*agent.current.borrow(), "what is on disk may be out of date");
     tokio::time::sleep(OUTAGE.saturating_sub(cut.elapsed())).await;
     let before = agent.state.borrow().snapshot.generation;

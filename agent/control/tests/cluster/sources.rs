@@ -66,7 +66,7 @@ async fn changes_are_heard_as_soon_as_a_bare_watch_hears_them() {
         bare[50], bare[98], applied[50], applied[98]
     );
     // On an idle machine it is about 1 ms; other tests may run at the same time.
-    assert!(applied[50] < bare[50] * 2 + Duration::from_millis(10));
+    assert!(applied[50] < bare[50] * 2 + Duration::from_millis(50));
     drop(agent);
     fixture.remove().await;
 }

@@ -40,7 +40,7 @@ fn serving(datapath: &mut Datapath, speaks_first: SpeaksFirst) -> [FrontendKey; 
 
 fn connect(address: &str) -> TcpStream {
     let address: SocketAddr = address.parse().unwrap();
-    TcpStream::connect_timeout(&address, Duration::from_secs(5)).unwrap()
+    TcpStream::connect_timeout(&address, Duration::from_secs(60)).unwrap()
 }
 
 #[test]

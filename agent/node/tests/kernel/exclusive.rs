@@ -16,7 +16,8 @@ use crate::support::{Client, Cores, ip, isolated, open, options, tcp};
 /// A port on which a program of the node listens everywhere.
 const DAEMON: u16 = 22;
 const VIPS: [&str; 2] = ["10.50.0.1", "fd50::1"];
-const SOON: Duration = Duration::from_millis(100);
+/// Sooner than the kernel tries again.
+const SOON: Duration = Duration::from_millis(900);
 
 /// sshd, a kubelet, a resolver: they listen on every address.
 struct Daemon {
@@ -74,7 +75,7 @@ fn udp(address: SocketAddr, form: Form) -> io::Result<()> {
     if form == Form::Options {
         set_destination_options(&socket)?;
     }
-    socket.set_read_timeout(Some(Duration::from_secs(2)))?;
+    socket.set_read_timeout(Some(Duration::from_secs(60)))?;
     socket.connect(&address.into())?;
     let length = if form == Form::Fragments { 4000 } else { 10 };
     socket.send(&vec![7; length])?;
@@ -92,7 +93,7 @@ fn connect(address: SocketAddr, form: Form) -> io::Result<()> {
         set_option(&socket, libc::IPPROTO_IP, libc::IP_OPTIONS, &[1; 40])?;
         set_option(&socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, &libc::IP_PMTUDISC_DONT.to_ne_bytes())?;
     }
-    socket.connect_timeout(&address.into(), Duration::from_secs(2))
+    socket.connect_timeout(&address.into(), Duration::from_secs(60))
 }
 
 /// A header of 8 bytes: next header, length, and padding (`PadN`).

@@ -152,15 +152,15 @@ fn user_space_serves_when_no_port_is_free() {
         assert_eq!(world.connect(FAMILIES[1].vip).server, "backend");
 
         // Clients that end first leave their port after two seconds.
+        let begun = Instant::now();
         connections.retain_mut(|connection| {
             let is_backends = connection.server == "backend";
             connection.stream.shutdown(Shutdown::Write).unwrap();
             connection.stream.read_to_end(&mut Vec::new()).unwrap();
             !is_backends
         });
-        let begun = Instant::now();
         while world.connect(FAMILIES[0].vip).server != "backend" {
-            assert!(begun.elapsed() < Duration::from_secs(10));
+            assert!(begun.elapsed() < Duration::from_secs(60));
             thread::sleep(Duration::from_millis(100));
         }
         assert!(begun.elapsed() > Duration::from_secs(1), "{:?}", begun.elapsed());
@@ -371,7 +371,7 @@ fn what_would_leave_past_the_programs_is_lost() {
         connection.stream.write_all(b"echo").unwrap();
         let begun = Instant::now();
         while world.count(Reason::DroppedForwardInterface) < 3 {
-            assert!(begun.elapsed() < Duration::from_secs(10));
+            assert!(begun.elapsed() < Duration::from_secs(60));
             thread::sleep(Duration::from_millis(10));
         }
         let seen = world.backends.enter(|| support::nft("list table ip seen"));

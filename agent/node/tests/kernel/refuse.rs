@@ -90,15 +90,22 @@ fn a_client_hears_at_once_and_nothing_is_left_of_its_connection() {
             client.enter(|| support::offload_checksums("client0", offload));
             for address in ["10.99.0.1:443", "[fd99::1]:443"] {
                 let address = address.parse().unwrap();
-                // The one connection of this second may be taken already.
-                _ = attempt(&client, &cores, address);
-                let refused = attempt(&client, &cores, address);
+                // The one connection of this second may be taken already; and a busy machine may be
+                // in the next one when it tries again.
+                let deadline = Instant::now() + Duration::from_secs(60);
+                let refused = loop {
+                    let errors = attempt(&client, &cores, address);
+                    if !errors.is_empty() {
+                        break errors;
+                    }
+                    assert!(Instant::now() < deadline, "{address}, {offload:?}: none is refused");
+                };
                 assert_eq!(refused, [ErrorKind::ConnectionReset; 2], "{address}, {offload:?}");
             }
         }
         assert_eq!(connections(), "", "no socket of a connection is left");
         // It refills.
-        let deadline = Instant::now() + Duration::from_secs(5);
+        let deadline = Instant::now() + Duration::from_secs(60);
         let address = "10.99.0.1:443".parse().unwrap();
         while attempt(&client, &cores, address) == [ErrorKind::ConnectionReset; 2] {
             assert!(Instant::now() < deadline, "the budget stays empty");
@@ -117,33 +124,46 @@ fn other_names_are_not_affected_and_unknown_ones_have_a_rate() {
         let other = HostPattern::parse("*.example.org").unwrap();
         desired.names[0].names.insert(other, Arc::new(denying(&["0.0.0.0/0"])));
         datapath.apply(&desired).unwrap();
-        let outcomes = |datapath: &mut Datapath, from: usize| {
+        let outcomes = |datapath: &mut Datapath, from: usize, kinds: [Reason; 2]| {
             let before = counts(datapath);
             for index in from..from + 5 {
                 for frame in Client::new(index, KNOWN, Link::V4).stream(&[&hello()]) {
                     datapath.run_names(&frame).unwrap();
                 }
             }
-            let after = counts(datapath).into_iter();
-            let moved = after.map(|(reason, count)| (reason, count - before[&reason]));
-            moved.filter(|(_, count)| *count > 0).collect::<Vec<_>>()
+            let after = counts(datapath);
+            let moved = |reason: &Reason| after[reason] - before[reason];
+            assert_eq!(after.keys().map(moved).sum::<u64>(), 5);
+            let [passed, refused] = kinds.map(|reason| moved(&reason));
+            assert_eq!(passed + refused, 5, "{kinds:?} alone");
+            passed
         };
-        let over = [(Reason::HelloKnownName, 2), (Reason::HelloOverBudget, 3)];
-        assert_eq!(outcomes(&mut datapath, 0), over);
+        let begun = Instant::now();
+        let known = [Reason::HelloKnownName, Reason::HelloOverBudget];
+        let first = outcomes(&mut datapath, 0, known);
+        assert!((2..=2 + given_since(begun, 1)).contains(&first), "{first} in {:?}", begun.elapsed());
         // What is taken is taken, whatever else changes.
         desired.names[0].names.remove(&HostPattern::parse("*.example.org").unwrap());
         datapath.apply(&desired).unwrap();
-        assert_eq!(outcomes(&mut datapath, 10), [(Reason::HelloOverBudget, 5)]);
+        let all = first + outcomes(&mut datapath, 10, known);
+        assert!(all <= 2 + given_since(begun, 1), "{all} in {:?}", begun.elapsed());
 
         desired.names[0].names.clear();
         datapath.apply(&desired).unwrap();
-        assert_eq!(outcomes(&mut datapath, 20), [(Reason::HelloUnknownName, 5)]);
+        let unknown = [Reason::HelloUnknownName, Reason::HelloUnknownRefused];
+        assert_eq!(outcomes(&mut datapath, 20, unknown), 5);
         desired.unknown_names = NonZeroU32::new(3);
+        let begun = Instant::now();
         datapath.apply(&desired).unwrap();
-        let over = [(Reason::HelloUnknownName, 3), (Reason::HelloUnknownRefused, 2)];
-        assert_eq!(outcomes(&mut datapath, 30), over);
+        let passed = outcomes(&mut datapath, 30, unknown);
+        assert!((3..=3 + given_since(begun, 3)).contains(&passed), "{passed} in {:?}", begun.elapsed());
         assert_eq!(datapath.budgets().count(), 0, "the listener is gone");
     });
+}
+
+/// All that a budget may have given back since then: a busy machine takes its time.
+fn given_since(begun: Instant, per_second: u64) -> u64 {
+    begun.elapsed().as_millis() as u64 * per_second / 1000
 }
 
 /// The debts of a larger budget, or of a slower one, are not the new one's.
@@ -164,7 +184,7 @@ fn a_budget_that_gets_smaller_is_empty_at_most() {
         // It would take five minutes until all of it is back.
         assert!((0..300).all(|client| is_let_in(&mut datapath, client)));
         datapath.apply(&named(&frontends, limited(100, 10))).unwrap();
-        let deadline = Instant::now() + Duration::from_secs(10);
+        let deadline = Instant::now() + Duration::from_secs(60);
         let mut others = (300..30_000).cycle();
         while !is_let_in(&mut datapath, others.next().unwrap()) {
             assert!(Instant::now() < deadline, "the smaller budget stays empty");
@@ -232,7 +252,7 @@ fn hellos_that_complete_a_handshake_are_judged_before_there_is_a_connection() {
                     assert_eq!(forged, before[&Reason::HelloUnconnected] + 1, "{case}");
                 }
                 stream.write_all(&hello()).unwrap();
-                stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+                stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
                 let answer = stream.read(&mut [0; 5]).map_err(|error| error.kind());
                 assert_eq!(answer, Err(ErrorKind::ConnectionReset), "{case}");
                 let refused = count(&datapath, Reason::HelloDeniedClient);
@@ -274,7 +294,7 @@ fn a_refused_hello_leaves_nothing_to_accept() {
         for address in frontends.map(|frontend| SocketAddr::new(frontend.address, frontend.port)) {
             let mut stream = client.connect(address).unwrap();
             stream.write_all(&hello()).unwrap();
-            stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+            stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
             let answer = stream.read(&mut [0; 5]).map_err(|error| error.kind());
             assert_eq!(answer, Err(ErrorKind::ConnectionReset), "{address}");
             until_none_is_left(&address.to_string());
@@ -293,7 +313,7 @@ fn hold_back_handshakes(client: &support::Client) {
 
 /// The client hears of its reset before the node's own socket does.
 fn until_none_is_left(case: &str) {
-    let deadline = Instant::now() + Duration::from_secs(5);
+    let deadline = Instant::now() + Duration::from_secs(60);
     while !connections().is_empty() {
         assert!(Instant::now() < deadline, "{case}: {}", connections());
     }
@@ -345,15 +365,23 @@ fn an_agent_that_begins_has_full_buckets() {
                 datapath.run_names(&frame).unwrap();
             }
             let (_, used) = datapath.budgets().next().unwrap();
-            (used.taken, used.refused, count(datapath, Reason::HelloOverBudget) - before)
+            assert_eq!(
+                (used.taken + used.refused, count(datapath, Reason::HelloOverBudget) - before),
+                (5, used.refused)
+            );
+            used.taken
         };
         let mut first = open(&believing(pin_dir));
         first.apply(&named(&frontends, limited(1, 3))).unwrap();
-        assert_eq!(outcomes(&mut first, 0..5), (3, 2, 2));
+        let begun = Instant::now();
+        let taken = outcomes(&mut first, 0..5);
+        assert!((3..=3 + given_since(begun, 1)).contains(&taken), "{taken} in {:?}", begun.elapsed());
         drop(first);
         let mut next = open(&believing(pin_dir));
         next.apply(&named(&frontends, limited(1, 3))).unwrap();
-        assert_eq!(outcomes(&mut next, 5..10), (3, 2, 2));
+        let begun = Instant::now();
+        let taken = outcomes(&mut next, 5..10);
+        assert!((3..=3 + given_since(begun, 1)).contains(&taken), "{taken} in {:?}", begun.elapsed());
         assert_eq!(next.contents().budgets.len(), 1, "those of the last one are gone");
     });
 }
@@ -422,7 +450,7 @@ fn denied_datagrams_are_refused_and_others_arrive() {
                 Err(ErrorKind::WouldBlock),
                 "no error comes, nor an answer"
             );
-            socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+            socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
             let (length, from) = socket.recv_from(&mut [0; 8]).unwrap();
             assert_eq!((length, from.ip().is_ipv4()), (1, address.is_ipv4()), "only what was permitted came");
             socket.set_nonblocking(true).unwrap();
@@ -559,7 +587,7 @@ fn wire() -> Socket {
     const ALL: u16 = 3;
     let protocol = Protocol::from(i32::from(ALL.to_be()));
     let socket = Socket::new(Domain::PACKET, Type::RAW, Some(protocol)).unwrap();
-    socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     socket
 }
 

@@ -125,7 +125,8 @@ fn connections_pass_by_a_core_whose_accept_queue_is_full() {
             let both: Vec<_> = busy.sockets().into_iter().chain(idle.sockets()).collect();
             datapath.set_sockets(&both).unwrap();
             for _ in 0..30 {
-                let _connection = client.connect_within(address, Duration::from_millis(300)).unwrap();
+                // Sooner than the client's kernel asks again.
+                let _connection = client.connect_within(address, Duration::from_millis(900)).unwrap();
                 idle.accept();
             }
             close(waiting);
@@ -199,7 +200,7 @@ fn a_port_that_is_going_is_closed_and_its_connections_go_on() {
         assert_refused(&client, "10.50.0.1:443");
         connection.write_all(b"still here").unwrap();
         accepted.set_nonblocking(false).unwrap();
-        accepted.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        accepted.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         accepted.read_exact(&mut [0; 10]).unwrap();
 
         going.leaving.clear();

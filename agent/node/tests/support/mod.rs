@@ -44,7 +44,7 @@ pub(crate) fn options(pin_dir: &Path) -> Options {
 /// Opens what no other agent uses. A command that another test has just begun may still have a
 /// copy of the last agent's lock, until it is executed.
 pub(crate) fn open(options: &Options) -> Datapath {
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + Duration::from_secs(60);
     loop {
         match Datapath::open(options) {
             Err(Unavailable::InUse { .. }) if Instant::now() < deadline => thread::yield_now(),
@@ -89,7 +89,7 @@ impl Client {
     }
 
     pub(crate) fn connect(&self, address: SocketAddr) -> io::Result<TcpStream> {
-        self.connect_within(address, Duration::from_secs(5))
+        self.connect_within(address, Duration::from_secs(60))
     }
 
     pub(crate) fn connect_within(&self, address: SocketAddr, timeout: Duration) -> io::Result<TcpStream> {
@@ -144,7 +144,7 @@ impl Cores {
 
     /// Waits for a connection and returns the core that got it.
     pub(crate) fn accept(&self) -> (usize, TcpStream) {
-        let deadline = Instant::now() + Duration::from_secs(5);
+        let deadline = Instant::now() + Duration::from_secs(60);
         while Instant::now() < deadline {
             for (index, listener) in self.v4.iter().chain(&self.v6).enumerate() {
                 if let Ok((stream, _)) = listener.accept() {

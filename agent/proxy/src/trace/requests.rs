@@ -122,7 +122,7 @@ mod tests {
         let fields = PlainFields::default();
         let seen = Seen { method: &Method::GET, host: None, path: "/", listener: None, fields: &fields };
         let requests = TracedRequests::new(None);
-        let (watch, mut told) = Watch::begin(WatchedFor::default(), 1, Duration::from_millis(20));
+        let (watch, mut told) = Watch::begin(WatchedFor::default(), 1, Duration::from_millis(500));
         requests.arm(watch);
         let taken = requests.watched(&seen).unwrap();
         taken.step("rule", "one");

@@ -3,11 +3,11 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
-use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroU32;
 use std::process::Command;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::Request;
@@ -17,9 +17,9 @@ use portcullis_model::{
 };
 use portcullis_proxy::{BudgetStats, Ending, HandshakeFailure, NotAdmitted, Proxy, Settings, SocketMode};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpSocket, TcpStream};
+use tokio::net::{TcpSocket, TcpStream, UdpSocket};
 
-use crate::support::backend::Backend;
+use crate::support::backend::{Backend, reserved_for_datagrams};
 use crate::support::client;
 use crate::support::fixture::{Gateway, ListenerSpec, RouteSpec, snapshot};
 use crate::support::l4::{backends, echo, listener, passthrough, tcp, to};
@@ -40,8 +40,13 @@ fn budget(owner: &str, burst: u32) -> Admission {
     let name = ObjectName::new("infra", owner);
     let owner = BudgetOwner { kind: ParentKind::Gateway, name, listener: None };
     let [per_second, burst] = [1, burst].map(|number| NonZeroU32::new(number).unwrap());
-    // One token a second is the slowest; tests look at what comes at once.
+    // One token a second is the slowest.
     Admission { budgets: vec![Budget { owner, per_second, burst }], ..Admission::default() }
+}
+
+/// The most that any budget has given back since then: a busy machine takes its time.
+fn given_since(begun: Instant) -> usize {
+    1 + begun.elapsed().as_secs() as usize
 }
 
 fn web(host: &'static str, tls: bool, admission: Admission) -> Listener {
@@ -212,6 +217,7 @@ async fn connections_over_the_budget_are_reset_before_their_handshake() {
         web("free.example.com", true, Admission::default()),
     ];
     let (gateway, backend) = gateway(listeners).await;
+    let begun = Instant::now();
     let mut passed = 0;
     for host in ["a.example.com", "b.example.com"].repeat(6) {
         let outcome = asked(GOOD, &gateway, host, true).await;
@@ -219,18 +225,19 @@ async fn connections_over_the_budget_are_reset_before_their_handshake() {
         passed += usize::from(outcome.is_ok());
         assert_eq!(asked(GOOD, &gateway, "free.example.com", true).await.unwrap(), 200);
     }
-    assert!((3..=5).contains(&passed), "3 at once, and one a second: {passed}");
+    let most = 3 + given_since(begun);
+    assert!((3..=most).contains(&passed), "3 at once, and one a second, which is {most}: {passed}");
 
     // A policy that was deleted and made again gives nothing back.
     let open = || vec![web("a.example.com", true, Admission::default())];
     apply(&gateway, open(), &backend).await;
     assert_eq!(asked(GOOD, &gateway, "a.example.com", true).await.unwrap(), 200);
     apply(&gateway, vec![web("a.example.com", true, budget("shared", 3))], &backend).await;
-    let mut again = 0;
     for _ in 0..4 {
-        again += usize::from(asked(GOOD, &gateway, "a.example.com", true).await.is_ok());
+        passed += usize::from(asked(GOOD, &gateway, "a.example.com", true).await.is_ok());
     }
-    assert!(again <= 2, "{again} of 4");
+    let most = 3 + given_since(begun);
+    assert!(passed <= most, "{passed} of {most}");
 }
 
 #[tokio::test]
@@ -238,6 +245,7 @@ async fn plain_connections_are_taken_from_the_budget_that_all_listeners_share_at
     let hosts = ["a.example.com", "b.example.com"];
     let listeners = hosts.map(|host| web(host, false, budget("shared", 2)));
     let (gateway, _backend) = gateway(listeners.into()).await;
+    let begun = Instant::now();
     let stream = connect(GOOD, gateway.address).await.unwrap();
     let text = answer(stream, &["a.example.com", "b.example.com", "a.example.com"]).await.unwrap();
     assert_eq!(text.matches("HTTP/1.1 200").count(), 3, "one connection: {text}");
@@ -245,7 +253,7 @@ async fn plain_connections_are_taken_from_the_budget_that_all_listeners_share_at
     for _ in 0..6 {
         reset += usize::from(is_reset(&asked(GOOD, &gateway, "a.example.com", false).await));
     }
-    assert!(reset >= 3, "{reset} of 6");
+    assert!(reset + 1 + given_since(begun) >= 6, "{reset} of 6 in {:?}", begun.elapsed());
     let stats = gateway.proxy.stats().await.budgets;
     let asked = BudgetStats { taken: 1 + 6 - reset as u64, refused: reset as u64 };
     assert_eq!(stats.into_values().collect::<Vec<_>>(), [asked]);
@@ -260,6 +268,7 @@ async fn plain_connections_are_taken_from_the_budget_above_all_listeners_at_once
     let own = Admission { budgets, ..Admission::default() };
     let listeners = vec![web("a.example.com", false, own), web("b.example.com", false, above)];
     let (gateway, _backend) = gateway(listeners).await;
+    let begun = Instant::now();
     let stream = connect(GOOD, gateway.address).await.unwrap();
     let hosts = ["b.example.com", "a.example.com", "b.example.com", "a.example.com"];
     let text = answer(stream, &hosts).await.unwrap();
@@ -268,7 +277,7 @@ async fn plain_connections_are_taken_from_the_budget_above_all_listeners_at_once
     for _ in 0..6 {
         reset += u64::from(is_reset(&asked(GOOD, &gateway, "nowhere.net", false).await));
     }
-    assert!(reset >= 2, "{reset} of 6");
+    assert!(reset as usize + 2 + given_since(begun) >= 6, "{reset} of 6 in {:?}", begun.elapsed());
     let budgets = gateway.proxy.stats().await.budgets;
     let counts = |name: &str| budgets.iter().find(|(owner, _)| &*owner.name.name == name).unwrap().1;
     assert_eq!(*counts("above"), BudgetStats { taken: 1 + 6 - reset, refused: reset });
@@ -283,12 +292,22 @@ async fn plain_connections_are_taken_from_budgets_by_host_with_their_first_reque
         web("large.example.com", false, budget("large", 100)),
     ];
     let (gateway, _backend) = gateway(listeners).await;
+    let mut begun = Instant::now();
     let stream = connect(GOOD, gateway.address).await.unwrap();
     let text = answer(stream, &["small.example.com"; 5]).await.unwrap();
     assert_eq!(text.matches("HTTP/1.1 200").count(), 5, "one connection: {text}");
-    let stream = connect(GOOD, gateway.address).await.unwrap();
     let hosts = ["large.example.com", "small.example.com", "large.example.com"];
-    let text = answer(stream, &hosts).await.unwrap();
+    let text = loop {
+        let since = begun.elapsed();
+        begun = Instant::now();
+        let stream = connect(GOOD, gateway.address).await.unwrap();
+        let text = answer(stream, &hosts).await.unwrap();
+        if text.matches("HTTP/1.1 200").count() < hosts.len() {
+            break text;
+        }
+        // On a busy machine the budget may have given one back meanwhile.
+        assert!(since + begun.elapsed() >= Duration::from_secs(1), "{text}");
+    };
     assert!(text.contains("HTTP/1.1 503") && text.contains("connection: close"), "{text}");
     assert_eq!(text.matches("HTTP/1.1 ").count(), 2, "nothing comes after it: {text}");
     assert_eq!(counted(&gateway, Some("small.example.com")).await, [(NotAdmitted::Connections, 1)].into());
@@ -317,14 +336,15 @@ async fn tcp_and_passed_through_connections_are_held_to_the_terms() {
         for _ in 0..3 {
             assert_eq!(said(BAD).await.unwrap_err().kind(), ErrorKind::ConnectionReset);
         }
-        let mut passed = 0;
+        let (begun, mut passed) = (Instant::now(), 0);
         for _ in 0..6 {
             match said(GOOD).await {
                 Ok(text) => passed += usize::from(&text == b"backend"),
                 Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionReset),
             }
         }
-        assert!((2..=4).contains(&passed), "denied clients cost it nothing: {passed}");
+        let most = 2 + given_since(begun);
+        assert!((2..=most).contains(&passed), "denied clients cost it nothing: {passed} of {most}");
     }
 }
 
@@ -338,9 +358,7 @@ async fn datagrams_are_dropped_and_sessions_counted() {
             let _ = backend.send_to(&buffer[..length], client).await;
         }
     });
-    let reserved = UdpSocket::bind("127.0.0.1:0").unwrap();
-    let address = reserved.local_addr().unwrap();
-    drop(reserved);
+    let (address, held) = reserved_for_datagrams();
     let settings = Settings { cores: 1, sockets: SocketMode::Steered, ..settings() };
     let proxy = Proxy::start(settings).unwrap();
     let serve = async |admission: Admission| {
@@ -355,30 +373,42 @@ async fn datagrams_are_dropped_and_sessions_counted() {
         assert!(proxy.apply(Arc::new(snapshot)).await.is_empty());
     };
     serve(Admission { clients: without(&["127.0.0.66"]).clients, ..budget("udp", 2) }).await;
-    let socket = |from: Ipv4Addr| {
-        let socket = UdpSocket::bind((from, 0)).unwrap();
-        socket.connect(address).unwrap();
-        socket.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+    drop(held);
+    let socket = async |from: Ipv4Addr| {
+        let socket = UdpSocket::bind((from, 0)).await.unwrap();
+        socket.connect(address).await.unwrap();
         socket
     };
-    let echoed = async |socket: &UdpSocket| {
-        let socket = socket.try_clone().unwrap();
-        let echo = move || socket.send(b"x").and_then(|_| socket.recv(&mut [0; 8])).is_ok();
-        tokio::task::spawn_blocking(echo).await.unwrap()
+    let count = async || proxy.stats().await.listeners.into_values().next().unwrap_or_default();
+    // Each is echoed, or counted as one that is not let in, or whose session is over.
+    let turned_away = async || {
+        let count = count().await;
+        (count.not_admitted, count.forwarded.endings)
     };
-    let count = async || proxy.stats().await.listeners.into_values().next().unwrap();
-    assert!(!echoed(&socket(BAD)).await);
+    let echoed = async |socket: &UdpSocket| {
+        let before = turned_away().await;
+        socket.send(b"x").await.unwrap();
+        let mut is_echoed = false;
+        eventually("an echo, or none", async || {
+            is_echoed = socket.try_recv(&mut [0; 8]).is_ok();
+            is_echoed || turned_away().await != before
+        })
+        .await;
+        is_echoed
+    };
+    assert!(!echoed(&socket(BAD).await).await);
     assert_eq!(count().await.not_admitted, [(NotAdmitted::Address, 1)].into());
-    let session = socket(GOOD);
+    let session = socket(GOOD).await;
+    let begun = Instant::now();
     for _ in 0..5 {
         assert!(echoed(&session).await, "a session is one connection");
     }
-    assert!(echoed(&socket(GOOD)).await);
-    let mut refused = 0;
+    assert!(echoed(&socket(GOOD).await).await);
+    let mut passed = 0;
     for _ in 0..4 {
-        refused += usize::from(!echoed(&socket(GOOD)).await);
+        passed += usize::from(echoed(&socket(GOOD).await).await);
     }
-    assert!(refused >= 1);
+    assert!(passed <= given_since(begun), "{passed} of 4 in {:?}", begun.elapsed());
     serve(without(&["127.0.0.0/8"])).await;
     assert!(!echoed(&session).await, "a session ends when its client is no longer let in");
     eventually("the session is over", async || {

@@ -83,7 +83,7 @@ async fn handshakes_for_a_listener_that_goes_meanwhile_come_to_nothing() {
     world.listeners.retain(|spec| spec.host != "b.test");
     world.apply().await;
     write_tls(&mut client, &mut halfway).await;
-    let ended = timeout(Duration::from_secs(20), halfway.read_to_end(&mut Vec::new())).await;
+    let ended = timeout(Duration::from_secs(50), halfway.read_to_end(&mut Vec::new())).await;
     assert!(ended.is_ok(), "the connection stays although its listener is gone");
     assert!(support::client::tls(silent, Some("b.test"), b"h2").await.is_err(), "its listener is gone");
 }
@@ -202,7 +202,7 @@ async fn a_drain_ends_idle_connections_and_waits_for_busy_ones() {
     eventually("all are under way", async || origin.requests() == 8).await;
     let (plain, begin) = (world.plain, std::time::Instant::now());
     world.proxy.drain().await;
-    assert!(begin.elapsed() < std::time::Duration::from_secs(10), "{:?}", begin.elapsed());
+    assert!(begin.elapsed() < std::time::Duration::from_secs(25), "{:?}", begin.elapsed());
     for client in busy {
         assert_eq!(client.await.unwrap(), 200);
     }

@@ -27,7 +27,7 @@ async fn an_ext_authz_service_is_told_of_the_request() {
         let [(head, asked)] = auth.asked().try_into().unwrap();
         assert_eq!(
             (head["te"].as_bytes(), head["grpc-timeout"].as_bytes()),
-            (&b"trailers"[..], &b"300m"[..])
+            (&b"trailers"[..], &b"5000m"[..])
         );
         let attributes = asked.attributes.unwrap();
         let source = attributes.source.unwrap().address.unwrap().socket_address.unwrap();

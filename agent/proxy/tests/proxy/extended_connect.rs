@@ -20,7 +20,7 @@ use crate::support::rules::rule;
 use crate::support::tls_origin::{Authority, Setup, TlsOrigin};
 use crate::support::world::World;
 
-const TIMEOUT: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(50);
 /// With the key of RFC 6455 section 1.3.
 const HANDSHAKE: &str = "GET /chat?a=b HTTP/1.1\r\nhost: any.test\r\nconnection: Upgrade\r\nupgrade: WebSocket\r\n\
     sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\nsec-websocket-version: 13\r\n\

@@ -12,7 +12,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use crate::support::auth::{HttpAuthService, filter, only, over_grpc, over_http};
 use crate::support::backend::refusing;
 use crate::support::client::raw;
-use crate::support::guarded::{answer, fields_of, guarded, outcomes, seen, world};
+use crate::support::guarded::{answer, fields_of, guarded, outcomes, seen, world, world_that_waits};
 use crate::support::origin::serve_raw;
 use crate::support::rules::{edit, rule};
 use crate::support::via::{Client, Via};
@@ -240,7 +240,9 @@ async fn no_request_passes_a_service_that_is_out_of_order() {
     ];
     for (name, address) in several {
         let rules = vec![guarded(over_http(|_| {})), guarded(over_grpc(only(&[]))).prefix("/grpc")];
-        let (mut world, backend) = world(refusing, BackendProtocol::Http1, rules).await;
+        // One that says nothing is not to be waited for for long.
+        let timeout = Duration::from_millis(300);
+        let (mut world, backend) = world_that_waits(timeout, refusing, BackendProtocol::Http1, rules).await;
         if let Some(address) = address {
             world.backend("auth", BackendProtocol::Http1, &[address]);
         } else {
@@ -291,16 +293,16 @@ async fn the_rules_time_is_for_the_service_too() {
     let (world, backend) = world(address, BackendProtocol::Http1, rules).await;
     assert_eq!(world.send(Via::Http1, "GET /").await.status, 504);
     let slow = HttpAuthService::start(|_| {
-        std::thread::sleep(Duration::from_millis(100));
+        std::thread::sleep(Duration::from_millis(600));
         answer(200, &[], "")
     })
     .await;
     let mut world = world;
-    world.listeners[0].rules = vec![guarded(over_http(|_| {})).request_timeout(250)];
+    world.listeners[0].rules = vec![guarded(over_http(|_| {})).request_timeout(1800)];
     world.backend("auth", BackendProtocol::Http1, &[slow.address]);
     world.apply().await;
-    // Of the 250 ms the service takes 100: what is left is too little for this backend.
-    assert_eq!(world.send(Via::Http1, "GET /?delay=200").await.status, 504);
+    // Of the 1800 ms the service takes 600: what is left is too little for this backend.
+    assert_eq!(world.send(Via::Http1, "GET /?delay=1500").await.status, 504);
     assert_eq!(world.send(Via::Http1, "GET /").await.status, 200);
     assert_eq!((backend.requests(), outcomes(&world).await), (2, [2, 0, 1]));
 }
@@ -309,17 +311,17 @@ async fn the_rules_time_is_for_the_service_too() {
 #[tokio::test]
 async fn the_rules_time_is_for_a_listeners_service_too() {
     let slow = HttpAuthService::start(|_| {
-        std::thread::sleep(Duration::from_millis(100));
+        std::thread::sleep(Duration::from_millis(600));
         answer(200, &[], "")
     })
     .await;
     let rules =
-        vec![guarded(over_http(|_| {})).prefix("/twice").request_timeout(350), rule().request_timeout(250)];
+        vec![guarded(over_http(|_| {})).prefix("/twice").request_timeout(2500), rule().request_timeout(1800)];
     let (mut world, _backend) = world(slow.address, BackendProtocol::Http1, rules).await;
     world.filters = vec![ListenerFilter::ExternalAuth(over_http(|_| {}))];
     world.apply().await;
     for path in ["/", "/twice"] {
-        assert_eq!(world.send(Via::Http1, &format!("GET {path}?delay=200")).await.status, 504, "{path}");
+        assert_eq!(world.send(Via::Http1, &format!("GET {path}?delay=1500")).await.status, 504, "{path}");
         assert_eq!(world.send(Via::Http1, &format!("GET {path}")).await.status, 200, "{path}");
     }
 }

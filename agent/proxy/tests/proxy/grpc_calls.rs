@@ -19,7 +19,7 @@ use crate::support::world::World;
 
 const CALL: &str = "POST /shop.Cart/Add\ncontent-type: application/grpc+proto\nte: trailers";
 const GRPC: [Via; 2] = [Via::H2c, Via::Http2Tls];
-const TIMEOUT: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(50);
 
 async fn world(rules: Vec<RuleSpec>, endpoint: SocketAddr) -> World {
     let mut world = World::new();

@@ -26,7 +26,7 @@ use crate::support::rules::{RuleSpec, backend_name, rule};
 use crate::support::via::{Client, Via};
 use crate::support::world::{World, eventually};
 
-const TIMEOUT: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(50);
 /// The trailers of a call that went well.
 const FINE: &[u8] = b"\x80\0\0\0\x0fgrpc-status:0\r\n";
 

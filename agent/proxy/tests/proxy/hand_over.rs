@@ -15,7 +15,7 @@ use socket2::{Domain, Socket, Type};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::support::backend::Backend;
+use crate::support::backend::{Backend, reserved, reserved_for_datagrams};
 use crate::support::fixture::{ListenerSpec, RouteSpec, snapshot};
 use crate::support::l4::{backends, listener, to};
 use crate::support::settings::settings;
@@ -65,7 +65,7 @@ async fn no_request_fails_when_sockets_go_to_another() {
         (SocketMode::Bound, [2, 3]),
         (SocketMode::Bound, [3, 1]),
     ] {
-        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let (free, _held) = reserved();
         let first = Proxy::start(with(mode, cores[0])).unwrap();
         let address = first.sockets().first().map_or(free, |core| core.v4.local_addr().unwrap());
         serve(&first, address, backend.address).await;
@@ -125,7 +125,7 @@ async fn connections_begun_at_sockets_of_the_other_kind_are_served() {
         let proxy = Proxy::start_without_sockets(with(mode, 2)).unwrap();
         proxy.listen(inherited, &[SpeaksFirst::Either]).unwrap();
         serve(&proxy, address, backend.address).await;
-        let answer = tokio::time::timeout(Duration::from_secs(10), ask(&mut waiting)).await;
+        let answer = tokio::time::timeout(Duration::from_secs(50), ask(&mut waiting)).await;
         let head = answer.expect("it is not accepted").unwrap();
         assert!(head.starts_with("http/1.1 200"), "{mode:?}: {head}");
         proxy.drain().await;
@@ -136,7 +136,7 @@ async fn connections_begun_at_sockets_of_the_other_kind_are_served() {
 #[tokio::test]
 async fn a_drain_ends_a_connection_with_an_answer_that_says_so() {
     let backend = Backend::echo().await;
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let (free, _held) = reserved();
     let proxy = Arc::new(Proxy::start(with(SocketMode::Bound, 1)).unwrap());
     serve(&proxy, free, backend.address).await;
     let mut stream = TcpStream::connect(free).await.unwrap();
@@ -163,14 +163,13 @@ async fn no_datagram_is_lost_when_sockets_go_to_another() {
         }
     });
     for cores in [[2, 3], [3, 1]] {
-        let free = std::net::UdpSocket::bind((std::net::Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let address = free.local_addr().unwrap();
-        drop(free);
+        let (address, held) = reserved_for_datagrams();
         let [old, new] =
             cores.map(|cores| Proxy::start_without_sockets(with(SocketMode::Steered, cores)).unwrap());
         old.listen(Sockets::default(), &[SpeaksFirst::Either]).unwrap();
         let served = udp_snapshot(address, endpoint);
         assert_eq!(old.apply(served.clone()).await, Unserved::default());
+        drop(held);
         let (stop, answered) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
         let clients: Vec<_> =
             (0..16).map(|_| tokio::spawn(ask_datagrams(address, stop.clone(), answered.clone()))).collect();
@@ -213,7 +212,7 @@ async fn ask_datagrams(address: SocketAddr, stop: Arc<AtomicBool>, answered: Arc
         number += 1;
         socket.send(&number.to_be_bytes()).await.unwrap();
         let mut buffer = [0; 64];
-        let received = tokio::time::timeout(Duration::from_secs(10), socket.recv(&mut buffer));
+        let received = tokio::time::timeout(Duration::from_secs(50), socket.recv(&mut buffer));
         let length = received.await.expect("a datagram is lost").unwrap();
         assert_eq!(buffer[..length], number.to_be_bytes());
         answered.fetch_add(1, Ordering::SeqCst);

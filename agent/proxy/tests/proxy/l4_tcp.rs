@@ -213,7 +213,7 @@ async fn a_reset_of_one_side_is_one_of_the_other() {
                 When::Stalled => while !stalls(&mut one).await {},
             }
             reset(one);
-            let error = tokio::time::timeout(Duration::from_secs(10), async {
+            let error = tokio::time::timeout(Duration::from_secs(50), async {
                 let read = match when {
                     // What had been sent before may be read.
                     When::Stalled => tokio::io::copy(&mut other, &mut tokio::io::sink()).await.err(),
@@ -413,7 +413,8 @@ async fn connections_that_move_nothing_are_reset() {
         () = talking => unreachable!(),
     };
     assert_eq!(error.kind(), ErrorKind::ConnectionReset);
-    assert!((idle..idle * 2).contains(&began.elapsed()), "{:?}", began.elapsed());
+    // Others have an hour.
+    assert!((idle..idle * 10).contains(&began.elapsed()), "{:?}", began.elapsed());
     ended(&gateway, Ending::Idle, 1).await;
     assert_eq!(forwarded(&gateway).await.open, 1);
 }

@@ -17,7 +17,6 @@ use portcullis_proxy::{Ending, Forwarded, L4, LogOutput, Proxy, Settings, Socket
 use socket2::SockRef;
 use tokio::net::UdpSocket;
 use tokio::sync::mpsc;
-use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::support::l4::{backends, listener, rule, to};
@@ -120,7 +119,7 @@ async fn client_of(address: SocketAddr) -> UdpSocket {
 async fn ask(client: &UdpSocket, text: &str) -> String {
     client.send(text.as_bytes()).await.unwrap();
     let mut buffer = [0; 2048];
-    let length = timeout(Duration::from_secs(10), client.recv(&mut buffer)).await.unwrap().unwrap();
+    let length = timeout(Duration::from_secs(50), client.recv(&mut buffer)).await.unwrap().unwrap();
     String::from_utf8_lossy(&buffer[..length]).into_owned()
 }
 
@@ -173,7 +172,7 @@ async fn no_answer_reaches_another_client() {
         }
         for (number, client) in clients.iter().enumerate() {
             let mut buffer = [0; 2048];
-            let length = timeout(Duration::from_secs(10), client.recv(&mut buffer)).await.unwrap().unwrap();
+            let length = timeout(Duration::from_secs(50), client.recv(&mut buffer)).await.unwrap().unwrap();
             let answer = String::from_utf8_lossy(&buffer[..length]).into_owned();
             assert!(answer.ends_with(&format!(" {number}/{round}")), "client {number} got {answer}");
             ways[number].insert(way(&answer));
@@ -209,7 +208,7 @@ async fn answers_come_from_the_address_that_was_asked() {
             for _ in 0..3 {
                 socket.send_to(b"x", at).await.unwrap();
                 let mut buffer = [0; 2048];
-                let received = timeout(Duration::from_secs(10), socket.recv_from(&mut buffer)).await;
+                let received = timeout(Duration::from_secs(50), socket.recv_from(&mut buffer)).await;
                 let (length, from) = received.unwrap().unwrap();
                 assert_eq!(from, at);
                 ways.insert(way(&String::from_utf8_lossy(&buffer[..length])));
@@ -235,7 +234,7 @@ async fn datagrams_of_all_sizes_pass() {
         let sent: Vec<u8> = (0..length).map(|_| fastrand::u8(..)).collect();
         client.send(&sent).await.unwrap();
         let mut buffer = vec![0; 1 << 16];
-        let received = timeout(Duration::from_secs(10), client.recv(&mut buffer)).await.unwrap().unwrap();
+        let received = timeout(Duration::from_secs(50), client.recv(&mut buffer)).await.unwrap().unwrap();
         assert!(buffer[..received] == sent, "{received} of {length} bytes");
     }
 }
@@ -254,7 +253,7 @@ async fn sessions_end_when_they_are_idle() {
     while udp.ended(Ending::Idle).await == 0 {
         assert_eq!(way(&ask(&busy, "x").await), kept);
         tokio::time::sleep(Duration::from_millis(50)).await;
-        assert!(began.elapsed() < Duration::from_secs(10));
+        assert!(began.elapsed() < Duration::from_secs(50));
     }
     assert!(began.elapsed() >= Duration::from_secs(2), "{:?}", began.elapsed());
     assert_eq!((udp.ended(Ending::Unanswered).await, udp.forwarded().await.open), (1, 1));
@@ -266,7 +265,9 @@ async fn sessions_end_when_they_are_idle() {
 #[tokio::test]
 async fn a_flood_evicts_no_session_that_was_answered() {
     let backend = echo("1").await;
-    let l4 = L4 { udp_sessions: 64, ..L4::default() };
+    // None ends by itself, however long this takes.
+    let long = Duration::from_secs(3600);
+    let l4 = L4 { udp_sessions: 64, udp_idle: long, udp_unanswered: long, ..L4::default() };
     let mut udp = Udp::with(Settings { cores: 1, l4, ..Settings::default() });
     udp.apply(to(&[("app/one:1", 1)]), &[("app/one:1", &[backend])]).await;
     let mut live = Vec::new();
@@ -505,32 +506,39 @@ async fn backends_get_their_share_and_what_has_none_is_counted() {
     let (one, two) = (echo("1").await, echo("2").await);
     let rule = to(&[("app/one:1", 1), ("app/two:1", 3), ("", 4)]);
     let mut udp = Udp::start(rule, &[("app/one:1", &[one]), ("app/two:1", &[two])]).await;
-    let mut exchanges = JoinSet::new();
-    for _ in 0..800 {
-        let client = udp.client().await;
-        exchanges.spawn(async move {
+    let (mut counts, mut refused) = (BTreeMap::<u8, u64>::new(), 0);
+    for round in 1..=16 {
+        // No more at once than sockets hold.
+        let mut waiting = Vec::new();
+        for _ in 0..50 {
+            let client = udp.client().await;
             client.send(b"x").await.unwrap();
-            let mut buffer = [0; 2048];
-            let answered = timeout(Duration::from_secs(3), client.recv(&mut buffer)).await;
-            answered.map_or(b'-', |length| buffer[..length.unwrap()][0])
-        });
-        if exchanges.len() >= 200 {
-            tokio::task::yield_now().await;
+            waiting.push(client);
         }
+        eventually("each is answered or counted", async || {
+            let mut buffer = [0; 2048];
+            waiting.retain(|client| {
+                let answered = client.try_recv(&mut buffer).is_ok();
+                if answered {
+                    *counts.entry(buffer[0]).or_default() += 1;
+                }
+                !answered
+            });
+            refused = udp.ended(Ending::Rule).await;
+            refused + counts.values().sum::<u64>() >= 50 * round
+        })
+        .await;
     }
-    let mut counts = BTreeMap::<u8, i32>::new();
-    while let Some(answer) = exchanges.join_next().await {
-        *counts.entry(answer.unwrap()).or_default() += 1;
-    }
+    counts.insert(b'-', refused);
+    assert_eq!(counts.values().sum::<u64>(), 800, "{counts:?}");
     for (answer, expected) in [(b'1', 100), (b'2', 300), (b'-', 400)] {
         assert!((expected - 80..=expected + 80).contains(&counts[&answer]), "{counts:?}");
     }
-    assert_eq!(udp.ended(Ending::Rule).await, counts[&b'-'] as u64);
     let refuse = rule_without_backend();
     udp.apply(refuse, &[]).await;
     let client = udp.client().await;
     client.send(b"x").await.unwrap();
-    eventually("it is counted", async || udp.ended(Ending::Rule).await == counts[&b'-'] as u64 + 1).await;
+    eventually("it is counted", async || udp.ended(Ending::Rule).await == refused + 1).await;
 }
 
 fn rule_without_backend() -> Arc<L4Rule> {
@@ -549,7 +557,7 @@ async fn a_listener_that_is_gone_gives_its_last_answers() {
     let (_, session) = backend.recv_from(&mut buffer).await.unwrap();
     assert_eq!(udp.proxy.apply(Arc::default()).await, Unserved::default());
     backend.send_to(b"late", session).await.unwrap();
-    let length = timeout(Duration::from_secs(5), client.recv(&mut buffer)).await.unwrap().unwrap();
+    let length = timeout(Duration::from_secs(50), client.recv(&mut buffer)).await.unwrap().unwrap();
     assert_eq!(&buffer[..length], b"late");
     eventually("the address is free", async || StdUdpSocket::bind(udp.address).is_ok()).await;
 }
@@ -564,7 +572,8 @@ async fn a_drain_takes_no_longer_than_the_last_answers() {
     eventually("it has a session", async || udp.forwarded().await.open == 2).await;
     let began = Instant::now();
     udp.proxy.drain().await;
-    assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
+    // Others have half a minute.
+    assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
 }
 
 #[tokio::test]

@@ -11,7 +11,7 @@ use portcullis_proxy::{Proxy, Settings, SocketMode};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::support::backend::Backend;
+use crate::support::backend::{Backend, reserved};
 use crate::support::client::{self, Transport};
 use crate::support::fixture::{Gateway, ListenerSpec, RouteSpec, snapshot};
 use crate::support::settings::settings;
@@ -76,9 +76,9 @@ async fn connections_that_come_before_the_first_snapshot_wait_for_it() {
 #[tokio::test]
 async fn bound_frontends_come_and_go() {
     let backend = Backend::echo().await;
-    let reserved = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let taken = reserved.local_addr().unwrap();
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = other.local_addr().unwrap();
+    let (free, _held) = reserved();
     let settings = Settings { cores: 2, sockets: SocketMode::Bound, ..settings() };
     let proxy = Proxy::start(settings).unwrap();
     let backends: [(&str, &[_]); 1] = [("app/echo:80", &[backend.address])];
@@ -90,7 +90,7 @@ async fn bound_frontends_come_and_go() {
     assert_eq!(client::send(Transport::Http1, free, get("/")).await.status(), StatusCode::OK);
 
     assert!(proxy.apply(Arc::default()).await.is_empty());
-    let deadline = tokio::time::Instant::now() + Duration::from_secs(5);
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(50);
     while TcpStream::connect(free).await.is_ok() {
         assert!(tokio::time::Instant::now() < deadline, "the port is still open");
         tokio::task::yield_now().await;
@@ -101,7 +101,7 @@ async fn bound_frontends_come_and_go() {
 #[tokio::test]
 async fn a_drain_refuses_connections_while_a_request_is_held() {
     for mode in [SocketMode::Steered, SocketMode::Bound] {
-        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let (free, _held) = reserved();
         let proxy = Proxy::start(Settings { cores: 2, sockets: mode, ..settings() }).unwrap();
         let address = proxy.sockets().first().map_or(free, |core| core.v4.local_addr().unwrap());
         let backend = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -112,7 +112,7 @@ async fn a_drain_refuses_connections_while_a_request_is_held() {
         let request = tokio::spawn(client::send(Transport::Http1, address, get("/")));
         let (mut held, _) = backend.accept().await.unwrap();
         let drain = tokio::spawn(async move { proxy.drain().await });
-        let deadline = tokio::time::Instant::now() + Duration::from_secs(10);
+        let deadline = tokio::time::Instant::now() + Duration::from_secs(25);
         while TcpStream::connect(address).await.is_ok() {
             assert!(tokio::time::Instant::now() < deadline, "{mode:?}: the port is still open");
             tokio::task::yield_now().await;

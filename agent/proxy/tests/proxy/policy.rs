@@ -205,7 +205,8 @@ async fn a_host_is_one_wherever_the_request_names_it() {
 /// ten.
 #[tokio::test]
 async fn uneven_cores_let_no_more_pass_than_the_rate_allows() {
-    const RATE: u32 = 100;
+    // Less than clients ask for, whatever the machine does beside them.
+    const RATE: u32 = 30;
     const BURST: u32 = 20;
     const TIME: Duration = Duration::from_secs(2);
     const CLIENTS: usize = 4;

@@ -10,7 +10,7 @@ use portcullis_model::{Defaults, Level, ObjectName, Protection, Retry, TimeLimit
 use crate::support::origin::Origin;
 use crate::support::rules::{RuleSpec, rule};
 use crate::support::via::Via;
-use crate::support::world::World;
+use crate::support::world::{World, eventually};
 
 fn at(milliseconds: u64) -> TimeLimit {
     TimeLimit::Of(Duration::from_millis(milliseconds))
@@ -91,7 +91,7 @@ async fn a_request_may_take_as_long_as_the_rule_says_or_else_the_listener() {
             let begin = Instant::now();
             let reply = world.send(via, "GET /?delay=500").await;
             assert_eq!(reply.status.as_u16(), expected, "{via:?} {defaults:?} {:?}", rule.timeouts);
-            assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
+            assert!(begin.elapsed() < Duration::from_secs(19), "{:?}", begin.elapsed());
         }
     }
 }
@@ -99,7 +99,7 @@ async fn a_request_may_take_as_long_as_the_rule_says_or_else_the_listener() {
 /// Time-outs of attempts are those of a listener with retries of a rule, and the other way round.
 #[tokio::test]
 async fn retries_and_time_outs_of_different_levels_are_of_one_request() {
-    let timeouts = Timeouts { request: TimeLimit::Unsaid, backend_request: at(100) };
+    let timeouts = Timeouts { request: TimeLimit::Unsaid, backend_request: at(500) };
     let both = Defaults { timeouts, retry: retry(Some(2), None) };
     for (defaults, rule) in [
         (both.clone(), rule()),
@@ -108,8 +108,11 @@ async fn retries_and_time_outs_of_different_levels_are_of_one_request() {
     ] {
         let (world, origin) = world(vec![defaults], rule).await;
         assert_eq!(world.send(Via::Http1, "GET /?delay=5000").await.status, 504);
+        // The last one may be given up before it is looked at.
+        eventually("three attempts", async || origin.requests() >= 3).await;
         assert_eq!(origin.requests(), 3);
         assert_eq!(world.send(Via::Http1, "POST /?delay=5000\n\nbody").await.status, 504);
+        eventually("another request", async || origin.requests() >= 4).await;
         assert_eq!(origin.requests(), 4, "it may have been processed");
     }
 }

@@ -239,7 +239,7 @@ async fn each_attempt_has_its_own_time_out() {
         ("POST /slow\n\nbody", &[], 504),
     ] {
         let (slow, fast) = (Backend::echo().await, Origin::http1().await);
-        let rule = rule().retry(1, codes).backend_timeout(300);
+        let rule = rule().retry(1, codes).backend_timeout(1500);
         let world = world(rule, &[slow.address, fast.address]).await;
         let mut statuses = Vec::new();
         // Either may be the first.
@@ -253,14 +253,14 @@ async fn each_attempt_has_its_own_time_out() {
 
 #[tokio::test]
 async fn the_rules_time_out_ends_retries() {
-    let begin = Instant::now();
     let (backend, seen) = failing(usize::MAX, 500).await;
-    let world = world(rule().retry(1000, &[500]).request_timeout(400), &[backend.address]).await;
+    let world = world(rule().retry(1000, &[500]).request_timeout(2000), &[backend.address]).await;
+    let begin = Instant::now();
     let reply = world.send(Via::Http1, "GET /").await;
     assert_eq!(reply.status, 504);
-    assert!((300..3000).contains(&begin.elapsed().as_millis()), "{:?}", begin.elapsed());
+    assert!((1900..20_000).contains(&begin.elapsed().as_millis()), "{:?}", begin.elapsed());
     let seen = seen.lock().unwrap().len();
-    assert!((3..=40).contains(&seen), "no sooner than after a pause each: {seen}");
+    assert!((3..=200).contains(&seen), "no sooner than after a pause each: {seen}");
 }
 
 /// Nor does the client wait for what it would not get.
@@ -279,11 +279,12 @@ async fn a_pause_that_is_longer_than_what_is_left_is_not_begun() {
 #[tokio::test]
 async fn the_rules_time_out_counts_from_the_first_attempt() {
     let origin = Origin::http1().await;
-    let rule = rule().retry(100, &[500]).request_timeout(700).backend_timeout(500);
+    let rule = rule().retry(100, &[500]).request_timeout(2100).backend_timeout(1900);
     let world = world(rule, &[origin.address]).await;
     let begin = Instant::now();
-    assert_eq!(world.send(Via::Http1, "GET /?status=500&delay=200").await.status, 504);
-    assert!(begin.elapsed() < Duration::from_secs(3), "{:?}", begin.elapsed());
+    assert_eq!(world.send(Via::Http1, "GET /?status=500&delay=600").await.status, 504);
+    // All attempts would take a minute.
+    assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", begin.elapsed());
     assert!((2..=4).contains(&origin.requests()), "{}", origin.requests());
 }
 

@@ -26,7 +26,7 @@ use crate::support::world::{World, eventually};
 const STALLED: Duration = Duration::from_secs(1);
 /// For longer than that and a look, whatever the machine does meanwhile.
 const LONG: Duration = Duration::from_secs(4);
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(50);
 /// More bytes than all sockets and windows hold.
 const LARGE: usize = 16 << 20;
 /// The window of a stream and of a connection, unless a backend says otherwise.

@@ -25,7 +25,7 @@ use crate::support::settings::settings;
 use crate::support::via::{Client, Via};
 use crate::support::world::World;
 
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(50);
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello";
 
 /// A backend that gives the answer whose turn it is to a connection, ends that, and keeps the heads

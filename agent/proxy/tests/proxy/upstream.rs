@@ -56,7 +56,7 @@ async fn what_one_http2_connection_has_no_room_for_gets_another() {
     let mut client = Client::connect(Via::H2c, world.plain, "any.test").await;
     let mut watches = Vec::new();
     for _ in 0..10 {
-        let watch = timeout(Duration::from_secs(10), client.start("GET /?stall")).await;
+        let watch = timeout(Duration::from_secs(50), client.start("GET /?stall")).await;
         watches.push(watch.expect("it waits for a place").unwrap());
     }
     assert_eq!(origin.connections(), 4);
@@ -86,7 +86,7 @@ fn full() -> (SocketAddr, Vec<socket2::Socket>) {
 
 #[tokio::test]
 async fn no_request_waits_for_a_connection_longer_than_the_time_out() {
-    const LIMIT: Duration = Duration::from_millis(500);
+    const LIMIT: Duration = Duration::from_millis(1500);
     let (address, _sockets) = full();
     let long = Duration::from_secs(3600);
     for (protocol, connect, own) in [
@@ -100,10 +100,13 @@ async fn no_request_waits_for_a_connection_longer_than_the_time_out() {
         world.backends[0].connections.connect = own;
         world.http("*", vec![rule()]);
         world.apply().await;
+        let mut clients = Vec::new();
+        for _ in 0..20 {
+            clients.push(Client::connect(Via::Http1, world.plain, "any.test").await);
+        }
         let begin = Instant::now();
         let mut requests = tokio::task::JoinSet::new();
-        for _ in 0..20 {
-            let mut client = Client::connect(Via::Http1, world.plain, "any.test").await;
+        for mut client in clients {
             requests.spawn(async move { client.send("GET /").await.status.as_u16() });
         }
         assert_eq!(requests.join_all().await, [504; 20], "{protocol:?}");
@@ -241,7 +244,7 @@ async fn nor_do_those_of_an_http2_backend() {
             }
         });
         let world = world(BackendProtocol::H2c, &[address]).await;
-        let reply = timeout(Duration::from_secs(10), world.send(Via::Http1, "GET /")).await.unwrap();
+        let reply = timeout(Duration::from_secs(50), world.send(Via::Http1, "GET /")).await.unwrap();
         assert_eq!(reply.status.as_u16(), expected, "{answer:?}");
     }
 }
@@ -402,8 +405,8 @@ async fn a_time_out_ends_a_response_that_has_begun() {
     let origin = Origin::http1().await;
     let mut world = World::new();
     world.backend("echo", BackendProtocol::Http1, &[origin.address]);
-    world.http("*", vec![rule().request_timeout(200)]);
-    world.https("*", vec![rule().backend_timeout(200)]);
+    world.http("*", vec![rule().request_timeout(1500)]);
+    world.https("*", vec![rule().backend_timeout(1500)]);
     world.apply().await;
     for via in Via::ALL {
         let begin = Instant::now();
@@ -411,7 +414,7 @@ async fn a_time_out_ends_a_response_that_has_begun() {
         let response = client.start("GET /?stall").await.unwrap();
         assert_eq!(response.status(), 200);
         assert!(Reply::read(response).await.is_err(), "{via:?}");
-        assert!(begin.elapsed() < Duration::from_secs(10), "{via:?}");
+        assert!(begin.elapsed() < Duration::from_secs(30), "{via:?}");
     }
 }
 

@@ -22,7 +22,7 @@ use crate::support::settings::settings;
 use crate::support::tls_origin::{Authority, Setup};
 use crate::support::world::World;
 
-const TIMEOUT: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(50);
 
 async fn world(rules: Vec<RuleSpec>, endpoint: SocketAddr) -> World {
     let mut world = World::new();

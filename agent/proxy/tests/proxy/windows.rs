@@ -15,7 +15,7 @@ use crate::support::rules::rule;
 use crate::support::via::{Client, Via};
 use crate::support::world::World;
 
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(50);
 const PREFACE: usize = 24;
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;

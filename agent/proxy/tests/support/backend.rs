@@ -1,7 +1,7 @@
 //! A backend that answers with what it saw: request line, then header fields, one a line.
 
 use std::convert::Infallible;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -11,6 +11,7 @@ use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
+use socket2::{Domain, SockRef, Socket, Type};
 use tokio::net::{TcpListener, TcpSocket};
 
 /// An address that refuses connections. A socket has it until the tests end, and does not listen:
@@ -21,6 +22,23 @@ pub fn refusing() -> SocketAddr {
     let address = socket.local_addr().unwrap();
     std::mem::forget(socket);
     address
+}
+
+/// An address for a data plane that binds sockets of its own. This socket keeps it from others that
+/// ask for any port, for as long as it is held.
+pub fn reserved() -> (SocketAddr, Socket) {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+    // Not before the port is chosen: the kernel would choose one that another test shares.
+    socket.set_reuse_port(true).unwrap();
+    (socket.local_addr().unwrap().as_socket().unwrap(), socket)
+}
+
+/// The same for datagrams, of which the socket would take some: it is to be dropped before any come.
+pub fn reserved_for_datagrams() -> (SocketAddr, UdpSocket) {
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    SockRef::from(&socket).set_reuse_port(true).unwrap();
+    (socket.local_addr().unwrap(), socket)
 }
 
 pub struct Backend {

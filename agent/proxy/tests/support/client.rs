@@ -103,19 +103,47 @@ pub async fn exchange_resuming(config: &Arc<ClientConfig>, to: SocketAddr, name:
     stream.get_ref().1.handshake_kind() == Some(rustls::HandshakeKind::Resumed)
 }
 
-/// Writes bytes and reads until the server closes or falls silent for a moment after a whole head.
+/// Writes bytes and reads until the server closes, or falls silent for a moment after whole answers.
 pub async fn raw(to: SocketAddr, bytes: &[u8]) -> String {
     let mut stream = TcpStream::connect(to).await.unwrap();
     stream.write_all(bytes).await.unwrap();
     let mut answer = Vec::new();
     let mut buffer = [0; 4096];
     loop {
-        let quiet = if answer.is_empty() { Duration::from_secs(20) } else { Duration::from_millis(200) };
+        let text = String::from_utf8_lossy(&answer);
+        let quiet = if are_whole(&text) { Duration::from_millis(200) } else { Duration::from_secs(20) };
         match tokio::time::timeout(quiet, stream.read(&mut buffer)).await {
             Ok(Ok(count)) if count > 0 => answer.extend_from_slice(&buffer[..count]),
-            _ => return String::from_utf8_lossy(&answer).into_owned(),
+            _ => return text.into_owned(),
         }
     }
+}
+
+/// True if these are final responses to their ends, perhaps after others. One whose end is that of
+/// its connection is not whole before, and what is no HTTP/1 is as whole as it gets.
+fn are_whole(mut text: &str) -> bool {
+    let mut is_final = false;
+    while text.starts_with("HTTP/1") {
+        let Some((head, rest)) = text.split_once("\r\n\r\n") else { return false };
+        let head = head.to_ascii_lowercase();
+        is_final = head.split(' ').nth(1).is_some_and(|status| !status.starts_with('1'));
+        let length = head.split_once("\r\ncontent-length: ").map(|(_, rest)| rest.lines().next().unwrap());
+        let end = if head.contains("\r\ntransfer-encoding: chunked") {
+            // The last chunk, and trailers.
+            let last =
+                if rest.starts_with("0\r\n") { Some(0) } else { rest.find("\r\n0\r\n").map(|at| at + 2) };
+            last.and_then(|last| rest[last..].find("\r\n\r\n").map(|at| last + at + 4))
+        } else if is_final {
+            length.map(|length| length.parse().unwrap())
+        } else {
+            Some(0)
+        };
+        match end.and_then(|end| rest.get(end..)) {
+            Some(rest) => text = rest,
+            None => return false,
+        }
+    }
+    is_final || !text.is_empty()
 }
 
 /// A handshake of a client that takes these signatures only.

@@ -16,12 +16,19 @@ use super::settings::settings;
 use super::via::Reply;
 use super::world::World;
 
-/// Of auth services that do not answer, so that no test waits for long.
-const TIMEOUT: Duration = Duration::from_millis(300);
-
 /// A world whose rules lead to an echo, and whose auth service is at the address.
 pub async fn world(auth: SocketAddr, protocol: BackendProtocol, rules: Vec<RuleSpec>) -> (World, Origin) {
-    let upstream = Upstream { auth: TIMEOUT, ..Upstream::default() };
+    world_that_waits(Upstream::default().auth, auth, protocol, rules).await
+}
+
+/// The same, waiting so long for an auth service.
+pub async fn world_that_waits(
+    timeout: Duration,
+    auth: SocketAddr,
+    protocol: BackendProtocol,
+    rules: Vec<RuleSpec>,
+) -> (World, Origin) {
+    let upstream = Upstream { auth: timeout, ..Upstream::default() };
     let mut world = World::with(Settings { upstream, ..settings() });
     let backend = Origin::http1().await;
     world.backend("echo", BackendProtocol::Http1, &[backend.address]);

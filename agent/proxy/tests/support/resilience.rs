@@ -14,6 +14,7 @@ use portcullis_model::{
     Resilience,
 };
 use portcullis_proxy::BackendStats;
+use tokio::sync::Semaphore;
 
 use super::backend::Backend;
 use super::rules::{RuleSpec, backend_name};
@@ -38,14 +39,31 @@ impl Endpoint {
         Self::with_pause(status, Duration::ZERO).await
     }
 
+    /// One that answers after so long.
     pub async fn with_pause(status: u16, pause: Duration) -> Self {
+        Self::with(status, move || tokio::time::sleep(pause)).await
+    }
+
+    /// One that answers a request for each permit.
+    pub async fn held(status: u16, answers: Arc<Semaphore>) -> Self {
+        let permitted = move || {
+            let answers = answers.clone();
+            async move { answers.acquire().await.unwrap().forget() }
+        };
+        Self::with(status, permitted).await
+    }
+
+    async fn with<F: Future<Output = ()> + Send + 'static>(
+        status: u16,
+        pause: impl Fn() -> F + Clone + Send + 'static,
+    ) -> Self {
         let (status, health) = (Arc::new(AtomicU16::new(status)), Arc::new(AtomicU16::new(200)));
         let (requests, checks, most, open) =
             <(Arc<AtomicUsize>, Arc<AtomicUsize>, Arc<AtomicUsize>, Arc<AtomicUsize>)>::default();
         let seen = (status.clone(), health.clone(), requests.clone(), checks.clone(), most.clone());
         let backend = Backend::start(move |request: Request<Incoming>| {
             let (status, health, requests, checks, most) = seen.clone();
-            let open = open.clone();
+            let (open, pause) = (open.clone(), pause.clone());
             async move {
                 let mut response = Response::new(Full::new(Bytes::from_static(b"answer")));
                 if request.uri().path() == "/health" {
@@ -55,7 +73,7 @@ impl Endpoint {
                 }
                 requests.fetch_add(1, Ordering::SeqCst);
                 most.fetch_max(open.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-                tokio::time::sleep(pause).await;
+                pause().await;
                 if status.load(Ordering::SeqCst) == HANGS {
                     std::future::pending::<()>().await;
                 }
@@ -81,12 +99,21 @@ impl Endpoint {
     }
 }
 
-/// Ejections after so many failures in a row, of a second each.
+/// Ejections after so many failures in a row, for longer than any test lasts.
 pub fn outliers(failures: u32) -> Resilience {
+    outliers_for(Duration::from_secs(3600), failures)
+}
+
+/// Ejections that end while a test waits, and last while a busy machine looks at them.
+pub fn brief_outliers(failures: u32) -> Resilience {
+    outliers_for(Duration::from_secs(2), failures)
+}
+
+pub fn outliers_for(ejection: Duration, failures: u32) -> Resilience {
     let outliers = OutlierDetection {
         consecutive_failures: failures.try_into().unwrap(),
-        base_ejection: Duration::from_secs(1),
-        max_ejection: Duration::from_secs(2),
+        base_ejection: ejection,
+        max_ejection: ejection,
         max_ejected_percent: 50.try_into().unwrap(),
     };
     Resilience { outliers: Some(outliers), ..Resilience::default() }
@@ -97,12 +124,13 @@ pub fn limits(requests: u32, pending_requests: u32) -> Resilience {
     Resilience { limits, ..Resilience::default() }
 }
 
-/// Checks as often as can be, of which one decides.
+/// Checks as often as can be, of which one decides. What does not answer for long fails; what a busy
+/// machine has answer late does not.
 pub fn checks(probe: Probe) -> Resilience {
     let check = EndpointCheck {
         probe,
         interval: Duration::from_millis(20),
-        timeout: Duration::from_millis(500),
+        timeout: Duration::from_secs(10),
         unhealthy_after: 1.try_into().unwrap(),
         healthy_after: 1.try_into().unwrap(),
         all_unhealthy: AllUnhealthy::UseAll,

@@ -20,7 +20,7 @@ use load::{Load, Work};
 use tenant::{GATEWAY, Manifests, Tenant};
 
 const TENANTS: usize = 300;
-const TIMEOUT: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Older by name than the tenants that fall ill, so that these are the ones to lose a conflict.
 const HEALTHY: usize = 270;

@@ -22,7 +22,7 @@ use crate::support::{Client, ip, open, options};
 
 pub(crate) const PORT: u16 = 80;
 pub(crate) const BACKEND_PORT: u16 = 8080;
-const TIMEOUT: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Addresses of one family.
 #[derive(Clone, Copy, Debug)]
