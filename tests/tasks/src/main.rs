@@ -4,6 +4,7 @@
 
 mod cert_manager;
 mod process;
+mod progressive_delivery;
 mod report;
 mod world;
 
@@ -34,6 +35,7 @@ struct Args {
 #[derive(Clone, Copy, ValueEnum)]
 enum Page {
     CertManager,
+    ProgressiveDelivery,
 }
 
 fn main() -> Result<()> {
@@ -63,6 +65,7 @@ impl Page {
     fn name(self) -> &'static str {
         match self {
             Self::CertManager => cert_manager::PAGE,
+            Self::ProgressiveDelivery => progressive_delivery::PAGE,
         }
     }
 
@@ -70,6 +73,7 @@ impl Page {
     fn controller(self) -> Result<String> {
         match self {
             Self::CertManager => cert_manager::controller(),
+            Self::ProgressiveDelivery => progressive_delivery::controller(),
         }
     }
 
@@ -77,12 +81,14 @@ impl Page {
     fn build(self) -> Result<()> {
         match self {
             Self::CertManager => cert_manager::Programs::build().map(drop),
+            Self::ProgressiveDelivery => progressive_delivery::build().map(drop),
         }
     }
 
     fn try_out(self, world: &World, report: &mut Report) -> Result<()> {
         match self {
             Self::CertManager => cert_manager::try_out(world, report),
+            Self::ProgressiveDelivery => progressive_delivery::try_out(world, report),
         }
     }
 }
