@@ -105,7 +105,7 @@ fn failure(line: &str) -> Option<&str> {
     line.strip_prefix("FAILED ").map(str::trim_start).or_else(cargos)
 }
 
-/// What cargo's runner repeats of the tests that failed, without their backtraces: by the end of
+/// Output of failed tests, as cargo's runner repeats it, without backtraces: by the end of
 /// `ci` it is thousands of lines away.
 #[derive(Default)]
 struct FailuresOutput {
