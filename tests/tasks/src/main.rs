@@ -3,6 +3,7 @@
 //! fixed next to these sources, and run as processes of the node; the agent does, too.
 
 mod cert_manager;
+mod external_dns;
 mod process;
 mod progressive_delivery;
 mod report;
@@ -35,6 +36,7 @@ struct Args {
 #[derive(Clone, Copy, ValueEnum)]
 enum Page {
     CertManager,
+    ExternalDns,
     ProgressiveDelivery,
 }
 
@@ -65,6 +67,7 @@ impl Page {
     fn name(self) -> &'static str {
         match self {
             Self::CertManager => cert_manager::PAGE,
+            Self::ExternalDns => external_dns::PAGE,
             Self::ProgressiveDelivery => progressive_delivery::PAGE,
         }
     }
@@ -73,6 +76,7 @@ impl Page {
     fn controller(self) -> Result<String> {
         match self {
             Self::CertManager => cert_manager::controller(),
+            Self::ExternalDns => external_dns::controller(),
             Self::ProgressiveDelivery => progressive_delivery::controller(),
         }
     }
@@ -81,6 +85,7 @@ impl Page {
     fn build(self) -> Result<()> {
         match self {
             Self::CertManager => cert_manager::Programs::build().map(drop),
+            Self::ExternalDns => external_dns::build().map(drop),
             Self::ProgressiveDelivery => progressive_delivery::build().map(drop),
         }
     }
@@ -88,6 +93,7 @@ impl Page {
     fn try_out(self, world: &World, report: &mut Report) -> Result<()> {
         match self {
             Self::CertManager => cert_manager::try_out(world, report),
+            Self::ExternalDns => external_dns::try_out(world, report),
             Self::ProgressiveDelivery => progressive_delivery::try_out(world, report),
         }
     }
