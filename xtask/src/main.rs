@@ -80,6 +80,10 @@ enum Command {
     /// Render the Helm chart, install it on the test cluster, test it there
     #[command(disable_help_flag = true)]
     Chart(Arguments),
+    /// Run controllers of others, cert-manager for instance, as docs/tasks tells, on the test
+    /// cluster
+    #[command(disable_help_flag = true)]
+    Tasks(Arguments),
 }
 
 fn main() -> Result<()> {
@@ -104,5 +108,6 @@ fn main() -> Result<()> {
         Command::Cluster(given) => pass_on::CLUSTER.run(&given),
         Command::Conformance(given) => pass_on::CONFORMANCE.run(&given),
         Command::Chart(given) => pass_on::CHART.run(&given),
+        Command::Tasks(given) => pass_on::TASKS.run(&given),
     }
 }

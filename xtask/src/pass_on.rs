@@ -19,6 +19,7 @@ pub(crate) const BENCH: Program = Program { package: "portcullis-bench" };
 pub(crate) const CHART: Program = Program { package: "portcullis-chart-tests" };
 pub(crate) const CLUSTER: Program = Program { package: "portcullis-test-cluster" };
 pub(crate) const CONFORMANCE: Program = Program { package: "portcullis-conformance-tests" };
+pub(crate) const TASKS: Program = Program { package: "portcullis-task-tests" };
 
 /// Arguments that the program itself explains.
 #[derive(clap::Args)]

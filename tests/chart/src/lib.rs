@@ -5,6 +5,7 @@
 mod checks;
 mod install;
 mod metallb;
+mod process;
 mod rendered;
 
 use std::path::PathBuf;
@@ -15,6 +16,7 @@ use portcullis_test_cluster::{Cluster, Options};
 use portcullis_testbed::workspace;
 
 pub use install::{Installed, install};
+pub use process::{Agent, existing};
 
 pub(crate) const CHART: &str = "deploy/helm/portcullis";
 pub(crate) const RELEASE: &str = "portcullis";

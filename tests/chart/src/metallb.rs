@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
-use portcullis_testbed::{command, go, workspace};
+use portcullis_testbed::go;
 
 /// The nested Go module, relative to the workspace.
 const MODULE: &str = "tests/chart/metallb";
@@ -20,7 +20,5 @@ pub(super) struct MetalLb {
 pub(super) fn programs() -> Result<MetalLb> {
     let program = |name: &str| go::built(MODULE, &format!("{METALLB}/{name}"), &format!("metallb-{name}"));
     let (controller, speaker) = (program("controller")?, program("speaker")?);
-    let module = workspace::root().join(MODULE);
-    let source = command::output(go::command(&module).args(["list", "-m", "-f", "{{.Dir}}", METALLB]))?;
-    Ok(MetalLb { controller, speaker, crds: PathBuf::from(source.trim()).join("config/crd/bases") })
+    Ok(MetalLb { controller, speaker, crds: go::source(MODULE, METALLB)?.join("config/crd/bases") })
 }

@@ -1,7 +1,6 @@
 //! `cargo xtask conformance`: the official Gateway API conformance suite, unmodified, against the
 //! agent on the test cluster.
 
-mod agent;
 mod files;
 mod inventory;
 mod newer;
@@ -15,12 +14,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use clap::Parser;
-use portcullis_chart_tests::{Installed, install};
+use portcullis_chart_tests::{Agent, Installed, existing, install};
 use portcullis_test_cluster::{Cluster, Options};
 use portcullis_testbed::build::{self, Profile};
 use portcullis_testbed::{command, workspace};
 
-use self::agent::Agent;
 use self::files::FilesArgs;
 use self::outcome::Outcome;
 use self::report::Reports;
@@ -28,7 +26,6 @@ use self::successor::Successor;
 use self::suite::Objects;
 
 const CLASS: &str = "portcullis";
-const GATEWAY_CLASS: &str = "tests/cluster/conformance/gatewayclass.yaml";
 
 #[derive(clap::Parser)]
 #[command(
@@ -140,7 +137,7 @@ fn gateway(args: &Args) -> Result<Gateway> {
     let installed = |binary| Gateway::Chart(Installed { binary: Some(binary), ..args.installed.clone() });
     match (&args.agent, &args.installed.binary) {
         _ if args.no_agent => Ok(Gateway::Other),
-        (Some(binary), _) => agent::existing(binary).map(Gateway::Process),
+        (Some(binary), _) => existing(binary).map(Gateway::Process),
         (None, Some(binary)) => Ok(installed(binary.clone())),
         (None, None) if args.release => build::shipped().map(installed),
         (None, None) => build::static_program(Profile::Quick).map(installed),
@@ -166,12 +163,7 @@ impl Gateway {
     }
 }
 
-/// With a GatewayClass of its own, made anew: the status that an earlier agent left claims what
-/// that one could do.
 fn start_process(cluster: &Cluster, crds: &Path, binary: &Path) -> Result<Agent> {
     cluster.install_crds(crds)?;
-    let manifest = workspace::root().join(GATEWAY_CLASS).display().to_string();
-    cluster.kubectl(&["delete", "--ignore-not-found", "-f", &manifest])?;
-    cluster.kubectl(&["create", "-f", &manifest])?;
-    Agent::start(cluster, binary)
+    Agent::start(cluster, binary, &[])
 }

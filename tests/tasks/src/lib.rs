@@ -34,6 +34,17 @@ pub fn follow(page: &str) -> Result<()> {
     Ok(())
 }
 
+/// A file that a page shows.
+pub fn file(page: &str, name: &str) -> Result<String> {
+    let text = fs::read_to_string(workspace::root().join(page)).with_context(|| page.to_owned())?;
+    let shown =
+        page::steps(&text).with_context(|| page.to_owned())?.into_iter().find_map(|step| match step {
+            Step::File { name: shown, text } => (shown == name).then_some(text),
+            Step::Command(_) => None,
+        });
+    shown.with_context(|| format!("{page} shows no {name}"))
+}
+
 fn run(shell: &mut Shell, command: &page::Command) -> Result<()> {
     if command.output.is_empty() {
         let (status, output) = shell.run(&command.text)?;

@@ -69,6 +69,25 @@ pub fn built(module: &str, package: &str, name: &str) -> Result<PathBuf> {
     Ok(place)
 }
 
+/// The version of another module that a nested module asks for.
+pub fn required(module: &str, name: &str) -> Result<String> {
+    let text = fs::read_to_string(workspace::root().join(module).join("go.mod"))
+        .with_context(|| format!("cannot read {module}/go.mod"))?;
+    let version = |line: &str| {
+        let line = line.trim().trim_start_matches("require ");
+        Some(line.strip_prefix(name)?.strip_prefix(' ')?.split(' ').next()?.to_owned())
+    };
+    text.lines().find_map(version).with_context(|| format!("{module}/go.mod does not require {name}"))
+}
+
+/// Directory in which Go keeps the sources of another module that a nested module asks for.
+pub fn source(module: &str, name: &str) -> Result<PathBuf> {
+    let directory = workspace::root().join(module);
+    program::output(command(&directory).args(["mod", "download", name]))?;
+    let source = program::output(command(&directory).args(["list", "-m", "-f", "{{.Dir}}", name]))?;
+    Ok(PathBuf::from(source.trim()))
+}
+
 /// A digest of a module's sums, and of its own sources.
 fn key(module: &Path) -> Result<String> {
     let read = |path: &Path| fs::read(path).with_context(|| format!("cannot read {}", path.display()));
