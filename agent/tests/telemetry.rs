@@ -531,7 +531,7 @@ fn clients_cannot_have_more_recorded_than_the_budget_has() {
 #[test]
 fn a_collector_that_is_down_or_slow_costs_no_request() {
     let mut telemetry = Telemetry::start();
-    // Nobody else is given the port while this socket has it, and it does not listen.
+    // No other socket is given the port while this socket has it, and it does not listen.
     let down = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     down.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into()).unwrap();
     let address = down.local_addr().unwrap().as_socket().unwrap();

@@ -55,7 +55,7 @@ fn connect(client: &Client, address: &str) -> Result<(), ErrorKind> {
     connect_within(client, address, SOON)
 }
 
-/// What comes of a connection that is held, or is not.
+/// The fate of a connection that is held, or is not.
 fn connect_if_let(client: &Client, address: &str) -> Result<(), ErrorKind> {
     connect_within(client, address, SHORT)
 }

@@ -34,7 +34,8 @@ pub fn reserved() -> (SocketAddr, Socket) {
     (socket.local_addr().unwrap().as_socket().unwrap(), socket)
 }
 
-/// The same for datagrams, of which the socket would take some: it is to be dropped before any come.
+/// The same for datagrams, of which the socket would take some: it is to be dropped before any
+/// come.
 pub fn reserved_for_datagrams() -> (SocketAddr, UdpSocket) {
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     SockRef::from(&socket).set_reuse_port(true).unwrap();

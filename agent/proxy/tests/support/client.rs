@@ -103,7 +103,8 @@ pub async fn exchange_resuming(config: &Arc<ClientConfig>, to: SocketAddr, name:
     stream.get_ref().1.handshake_kind() == Some(rustls::HandshakeKind::Resumed)
 }
 
-/// Writes bytes and reads until the server closes, or falls silent for a moment after whole answers.
+/// Writes bytes and reads until the server closes, or falls silent for a moment after whole
+/// answers.
 pub async fn raw(to: SocketAddr, bytes: &[u8]) -> String {
     let mut stream = TcpStream::connect(to).await.unwrap();
     stream.write_all(bytes).await.unwrap();

@@ -124,8 +124,8 @@ pub fn limits(requests: u32, pending_requests: u32) -> Resilience {
     Resilience { limits, ..Resilience::default() }
 }
 
-/// Checks as often as can be, of which one decides. What does not answer for long fails; what a busy
-/// machine has answer late does not.
+/// Checks as often as can be, of which one decides. An endpoint that does not answer for long
+/// fails; one that a busy machine has answer late does not.
 pub fn checks(probe: Probe) -> Resilience {
     let check = EndpointCheck {
         probe,
