@@ -42,7 +42,7 @@ fn denied_clients_are_dropped_by_the_guard_and_refused_without_it() {
     let mut launch = scenario.launch_with(Datapath::Ebpf).unwrap();
     launch.interface = "none".to_owned();
     let agent = launch.start().unwrap();
-    says(&agent, "the packet guard is not asked for (--interface)").unwrap();
+    until(SOON, || says(&agent, "the packet guard is not asked for (--interface)")).unwrap();
     assert_eq!(ask(&scenario, LONG), Err(ErrorKind::ConnectionRefused));
     assert_eq!(connect(&scenario, LONG).unwrap_err(), ErrorKind::ConnectionRefused);
     assert!(count(&agent, "refused-denied-client") >= 2.0);
@@ -98,7 +98,7 @@ spec:
             launch.arguments.extend(["--name-interface", CLIENT_INTERFACE].map(Into::into));
         }
         let agent = launch.start().unwrap();
-        says(&agent, place).unwrap();
+        until(SOON, || says(&agent, place)).unwrap();
         // Until some are refused: a busy machine may take longer for one than the budget.
         let (begun, mut answers) = (Instant::now(), Vec::new());
         let served = loop {
