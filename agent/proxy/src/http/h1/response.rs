@@ -203,10 +203,11 @@ pub(super) async fn write_body(
                 }
             }
             Ok(data) => {
-                let is_much = data.len() >= splice::MUCH;
+                let came = data.len();
                 stream.write((&*begun).chain(data)).await?;
                 begun.clear();
-                if is_much {
+                if splice::is_worth_it(came, stream, &body) {
+                    // Boxed: few bodies need the room that its future takes.
                     Box::pin(splice::splice(stream, &mut body, pipes)).await?;
                 }
             }

@@ -11,7 +11,7 @@ use crate::http::body::Body;
 use crate::http::h1::stream::OwnStream;
 
 /// Bytes that came at once, of a body of which more may be worth a pipe.
-pub(super) const MUCH: usize = 8 << 10;
+const MUCH: usize = 8 << 10;
 /// Bytes to come that are worth one.
 const WORTH: u64 = 32 << 10;
 /// Bytes of a pipe at first, and at most.
@@ -20,23 +20,26 @@ const LARGEST_PIECE: usize = 1 << 20;
 /// Bytes in a row, after which others of the core have their turn.
 const TURN: usize = 1 << 20;
 
+/// True if [`splice`] may move something of a body of which so many bytes came at once.
+pub(super) fn is_worth_it(came: usize, stream: &OwnStream, body: &Body) -> bool {
+    came >= MUCH && stream.is_plain() && body.unframed().is_some_and(|left| left >= WORTH)
+}
+
 /// Moves bytes of a body as long as many come at once, and leaves the others to be copied. A pipe
 /// takes twice of what the client took at once, so that one who stops to read has little in it.
 pub(super) async fn splice(stream: &mut OwnStream, body: &mut Body, pipes: &Pipes) -> io::Result<()> {
-    let (mut piece, mut in_a_row) = (FIRST_PIECE, 0);
-    while stream.plain().is_some() && body.unframed().is_some_and(|left| left >= WORTH) {
+    let (mut piece, mut moved, mut in_a_row) = (FIRST_PIECE, MUCH, 0);
+    while is_worth_it(moved, stream, body) {
         let filled = stream.watch(pin!(poll_fn(|cx| body.poll_pipe(cx, pipes, piece)))).await?;
         let Some(mut piped) = filled.map_err(io::Error::other)? else { return Ok(()) };
-        let (moved, mut most) = (piped.pipe.held(), 0);
+        let mut most = 0;
+        moved = piped.pipe.held();
         while piped.pipe.held() > 0 {
             let written = stream.drain(&mut piped.pipe).await?;
             piped.note_written(written, body);
             most = most.max(written);
         }
         pipes.give_back(piped.pipe);
-        if moved < MUCH {
-            return Ok(());
-        }
         piece = (2 * most).clamp(FIRST_PIECE, LARGEST_PIECE);
         in_a_row += moved;
         if in_a_row >= TURN {

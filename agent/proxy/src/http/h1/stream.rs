@@ -9,7 +9,6 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Buf;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 use tokio_util::io::poll_write_buf;
 
 use crate::client::progress::Progress;
@@ -263,12 +262,9 @@ impl OwnStream {
         flushed
     }
 
-    /// The connection, if it takes bytes as they are.
-    pub(super) fn plain(&self) -> Option<&TcpStream> {
-        match &self.transport {
-            Transport::Plain(stream) => Some(stream),
-            Transport::Tls(_) => None,
-        }
+    /// True if the connection takes bytes as they are.
+    pub(super) fn is_plain(&self) -> bool {
+        matches!(self.transport, Transport::Plain(_))
     }
 
     /// Writes some of what a pipe holds.
