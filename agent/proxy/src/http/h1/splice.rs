@@ -15,7 +15,7 @@ const MUCH: usize = 8 << 10;
 /// Bytes to come that are worth one.
 const WORTH: u64 = 32 << 10;
 /// Bytes of a pipe at first, and at most.
-const FIRST_PIECE: usize = 64 << 10;
+const FIRST_PIECE: usize = 16 << 10;
 const LARGEST_PIECE: usize = 1 << 20;
 /// Bytes in a row, after which others of the core have their turn.
 const TURN: usize = 1 << 20;
@@ -26,7 +26,8 @@ pub(super) fn is_worth_it(came: usize, stream: &OwnStream, body: &Body) -> bool 
 }
 
 /// Moves bytes of a body as long as many come at once, and leaves the others to be copied. A pipe
-/// takes twice of what the client took at once, so that one who stops to read has little in it.
+/// takes more only when the client took all of it at once, so that one who stops to read, or reads
+/// slowly, has little in it.
 pub(super) async fn splice(stream: &mut OwnStream, body: &mut Body, pipes: &Pipes) -> io::Result<()> {
     let (mut piece, mut moved, mut in_a_row) = (FIRST_PIECE, MUCH, 0);
     while is_worth_it(moved, stream, body) {
@@ -40,7 +41,8 @@ pub(super) async fn splice(stream: &mut OwnStream, body: &mut Body, pipes: &Pipe
             most = most.max(written);
         }
         pipes.give_back(piped.pipe);
-        piece = (2 * most).clamp(FIRST_PIECE, LARGEST_PIECE);
+        let next = if most == moved { 2 * moved } else { most };
+        piece = next.clamp(FIRST_PIECE, LARGEST_PIECE);
         in_a_row += moved;
         if in_a_row >= TURN {
             in_a_row = 0;
