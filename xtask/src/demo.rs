@@ -18,6 +18,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use testbed::{Agent, Authority, Backend, Launch, quickstart};
 
+use crate::toolchain::{Choice, Toolchain};
 use crate::{build_ebpf, setup};
 use page::Page;
 use requests::REQUESTS;
@@ -103,18 +104,25 @@ fn program(args: &Args) -> Result<PathBuf> {
     if let Some(binary) = &args.binary {
         return Ok(binary.clone());
     }
-    setup::run(&setup::Args::default())?;
-    if args.release { build::release() } else { both_at_once() }
+    if args.release {
+        setup::run(&setup::Args::default())?;
+        return build::release();
+    }
+    both_at_once()
 }
 
-/// Most of what the agent is made of is compiled beside the kernel programs. They are there when
-/// the crate that embeds them is; were they not, the second build would make up for it.
+/// Most of what the agent is made of is compiled while the tools are installed and the kernel
+/// programs built. If the crate that embeds these was there before them, the second build makes up
+/// for it.
 fn both_at_once() -> Result<PathBuf> {
+    Toolchain::choose(Choice::default())?;
     thread::scope(|scope| {
-        let programs = scope.spawn(|| build_ebpf::run(&build_ebpf::Args::unverified()));
-        let agent = build::debug_agent();
-        programs.join().map_err(|_| anyhow!("the build of the kernel programs panicked"))??;
-        agent
+        let agent = scope.spawn(build::debug_agent);
+        let programs = setup::run(&setup::Args::default())
+            .and_then(|()| build_ebpf::run(&build_ebpf::Args::unverified()))
+            .inspect_err(|error| eprintln!("demo: {error:#}; it ends when the agent is compiled"));
+        let agent = agent.join().map_err(|_| anyhow!("the build of the agent panicked"))?;
+        programs.and(agent)
     })?;
     build::debug_agent()
 }

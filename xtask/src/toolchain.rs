@@ -97,9 +97,11 @@ impl Toolchain {
             return Ok(());
         }
         let (llvm, prefix) = (self.llvm(), self.llvm_prefix());
-        println!("setup: building bpf-linker {BPF_LINKER} with LLVM {llvm} (one to three minutes, once)");
+        println!("setup: building bpf-linker {BPF_LINKER} with LLVM {llvm} (about a minute, once)");
         let mut cargo = Command::new(env::var_os("CARGO").unwrap_or("cargo".into()));
-        cargo.args(["install", "bpf-linker", "--locked", "--quiet", "--version", BPF_LINKER, "--root"]);
+        // LLVM does the work, and is built already: optimising the rest takes longer than it saves.
+        cargo.args(["install", "bpf-linker", "--debug", "--locked", "--quiet", "--version", BPF_LINKER]);
+        cargo.arg("--root");
         cargo.arg(self.linker_root()).current_dir(env::temp_dir());
         cargo.args(["--no-default-features", "--features", &format!("llvm-{llvm}")]);
         if prefix.is_dir() {
