@@ -1,23 +1,18 @@
 //! One core: a thread with a single-threaded runtime that owns everything its connections need. The
 //! parts are put together here, and nowhere else.
 
+mod acceptors;
+
 use std::cell::RefCell;
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 use std::io;
-use std::net::{SocketAddr, TcpListener as StdTcpListener, TcpStream as StdTcpStream};
-use std::os::fd::AsFd;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
-use portcullis_model::{FrontendKey, KeyRing, Snapshot, TrustedProxies, Unserved};
-use rustix::net::SocketFlags;
-use tokio::net::{TcpListener, TcpStream};
+use portcullis_model::{KeyRing, Snapshot, TrustedProxies, Unserved};
+use tokio::net::TcpStream;
 use tokio::sync::mpsc;
-use tokio::task::JoinHandle;
 
-use crate::client::accept::accept_forever;
 use crate::client::budget::SharedBudgets;
 use crate::client::clients::Clients;
 use crate::client::connection::{Opened, Opener};
@@ -33,8 +28,8 @@ use crate::core::log_limit::LogLimit;
 use crate::core::pipe::Pipes;
 use crate::core::pseudonym::AgentId;
 use crate::core::settings::{Measure, Settings, SocketMode};
-use crate::core::snapshot::{self, SnapshotCell};
-use crate::core::socket::{self, CoreSockets, Sockets};
+use crate::core::snapshot::SnapshotCell;
+use crate::core::socket::Sockets;
 use crate::core::stats::{CoreCounters, Stats};
 use crate::core::task::or_abort;
 use crate::http::auth::{Authorizer, BodyRoom};
@@ -52,13 +47,13 @@ use crate::l4::streams::Streams;
 use crate::l4::udp::{Buffer, Context, SessionCount, UdpFrontends};
 use crate::log::access_log::AccessLog;
 use crate::spread::Spread;
+use crate::thread::acceptors::Acceptors;
 use crate::trace::queue::SpanQueue;
 use crate::trace::requests::TracedRequests;
 use crate::trace::tracer::Tracer;
 use crate::upstream::health::SharedHealth;
 use crate::upstream::hops::Hops;
 use crate::upstream::key_sets::{KeySetsLink, KnownKeys};
-use crate::upstream::mirror::Mirrors;
 use crate::upstream::pool::Pools;
 
 /// The little that cores share. It changes when a connection or session comes or goes.
@@ -106,31 +101,6 @@ struct Server {
     stream_forwarder: StreamForwarder,
 }
 
-/// The accept loops of a core.
-#[derive(Default)]
-struct Acceptors {
-    /// Sockets that connections wait at until there is a snapshot to serve them by.
-    waiting: Vec<TcpListener>,
-    /// Of frontends, from an agent before this one, until the first snapshot.
-    inherited: BTreeMap<FrontendKey, Vec<TcpListener>>,
-    steered: Vec<Acceptor>,
-    /// One socket each, or those of several cores of an agent before this one.
-    bound: BTreeMap<FrontendKey, Vec<Acceptor>>,
-    /// Of an agent before this one that took its connections in the other [`SocketMode`]. Those
-    /// that clients have begun there are served.
-    outgoing: Rc<RefCell<Vec<Acceptor>>>,
-}
-
-/// The time that clients have to complete handshakes at sockets that get no more of them: the
-/// kernel sends its part again after one second and after three.
-const OUTGOING: Duration = Duration::from_secs(5);
-
-/// An accept loop. Dropped, it ends.
-struct Acceptor {
-    listener: Rc<TcpListener>,
-    task: JoinHandle<()>,
-}
-
 /// The body of a core's thread: serves until it drains, or until the proxy is dropped.
 pub(crate) async fn run(
     settings: Arc<Settings>,
@@ -168,7 +138,7 @@ pub(crate) async fn run(
                 let _ = done.send(());
             }
             Command::Drain(done) => {
-                core.serve_waiting(&acceptors);
+                acceptors.serve_waiting(&core);
                 drop(acceptors);
                 core.serve_handed(&mut commands).await;
                 core.drain().await;
@@ -275,6 +245,18 @@ impl Core {
         let http_sessions = Rc::new(Sessions::new(pools.clone(), keys));
         let rate_limits = Rc::new(RateLimits::new(rate_limits));
         tokio::task::spawn_local(or_abort(rate_limits.clone().sweep_forever()));
+        let pipes = Rc::<Pipes>::default();
+        let stream_forwarder = StreamForwarder::new(
+            pools.clone(),
+            snapshot.clone(),
+            streams.clone(),
+            access_log.clone(),
+            hops,
+            pipes.clone(),
+        );
+        let known_keys = KnownKeys::new(key_sets);
+        tokio::task::spawn_local(or_abort(known_keys.clone().follow_forever()));
+        let authenticator = Authenticator::new(passwords, known_keys, rate_limits.clone());
         let router = Router {
             listeners: listeners.clone(),
             counters: counters.clone(),
@@ -288,33 +270,16 @@ impl Core {
             durations: durations.clone(),
             traced: TracedRequests::new(tracer),
         };
-        let pipes = Rc::<Pipes>::default();
-        let stream_forwarder = StreamForwarder::new(
-            pools.clone(),
-            snapshot.clone(),
-            streams.clone(),
-            access_log.clone(),
-            hops,
-            pipes.clone(),
-        );
-        let known_keys = KnownKeys::new(key_sets);
-        tokio::task::spawn_local(or_abort(known_keys.clone().follow_forever()));
-        let authenticator = Authenticator::new(passwords, known_keys, rate_limits.clone());
-        let bodies = BodyRoom::new(buffers);
-        let authorizer =
-            Authorizer { pools: pools.clone(), authenticator, bodies, timeout: settings.upstream.auth };
-        let forwarder = Forwarder {
-            mirrors: Mirrors::new(pools.clone()),
-            pools,
-            tasks: tasks.clone(),
-            tunnel_idle: settings.l4.idle,
-            too_large: LogLimit::default(),
-            tls_failed: LogLimit::default(),
+        let authorizer = Authorizer {
+            pools: pools.clone(),
+            authenticator,
+            bodies: BodyRoom::new(buffers),
+            timeout: settings.upstream.auth,
         };
         let service = Rc::new(Service {
             snapshot: snapshot.clone(),
             router,
-            forwarder,
+            forwarder: Forwarder::new(pools, tasks, settings.l4.idle),
             authorizer,
             encoders: encoders.clone(),
             pipes,
@@ -386,28 +351,6 @@ impl Core {
         stats
     }
 
-    fn accept(&self, listener: TcpListener) -> Acceptor {
-        let listener = Rc::new(listener);
-        let server = self.server.clone();
-        let (accepted, counters) = (listener.clone(), self.counters.clone());
-        let descriptors = self.settings.client_descriptors;
-        let accepting = accept_forever(accepted, descriptors, counters, move |stream, peer| {
-            server.take(stream, peer);
-        });
-        Acceptor { listener, task: tokio::task::spawn_local(or_abort(accepting)) }
-    }
-
-    fn accept_all(&self, listeners: impl IntoIterator<Item = TcpListener>) -> Vec<Acceptor> {
-        listeners.into_iter().map(|listener| self.accept(listener)).collect()
-    }
-
-    fn serve_waiting(&self, acceptors: &Acceptors) {
-        let outgoing = acceptors.outgoing.borrow();
-        for acceptor in acceptors.steered.iter().chain(acceptors.bound.values().flatten()).chain(&*outgoing) {
-            acceptor.serve_waiting(&self.server, &self.counters);
-        }
-    }
-
     /// The connections that other cores have handed over. It takes no more; those cores keep them.
     async fn serve_handed(&self, commands: &mut mpsc::UnboundedReceiver<Command>) {
         commands.close();
@@ -416,23 +359,6 @@ impl Core {
                 self.server.take_over(handed);
             }
         }
-    }
-
-    /// Accepts for a while from sockets that get no new connections.
-    fn accept_outgoing(&self, acceptors: &Acceptors, listeners: Vec<TcpListener>) {
-        if listeners.is_empty() {
-            return;
-        }
-        acceptors.outgoing.borrow_mut().extend(self.accept_all(listeners));
-        let outgoing = Rc::downgrade(&acceptors.outgoing);
-        let (server, counters) = (self.server.clone(), self.counters.clone());
-        tokio::task::spawn_local(or_abort(async move {
-            tokio::time::sleep(OUTGOING).await;
-            let Some(outgoing) = outgoing.upgrade() else { return };
-            for acceptor in outgoing.take() {
-                acceptor.serve_waiting(&server, &counters);
-            }
-        }));
     }
 
     async fn drain(&self) {
@@ -505,98 +431,5 @@ impl Server {
             Some(Opened::L4(connection)) => Box::pin(self.stream_forwarder.serve(*connection)).await,
             None => {}
         }
-    }
-}
-
-// === impl Acceptors ===
-
-impl Acceptors {
-    fn inherit(&mut self, sockets: Sockets) -> io::Result<()> {
-        for listener in sockets.steered.into_iter().flat_map(CoreSockets::into_listeners) {
-            self.waiting.push(TcpListener::from_std(listener)?);
-        }
-        for listener in sockets.bound {
-            let frontend = FrontendKey::tcp(listener.local_addr()?);
-            self.inherited.entry(frontend).or_default().push(TcpListener::from_std(listener)?);
-        }
-        Ok(())
-    }
-
-    /// Accepts the connections that are steered here. Kernel programs that outlived an agent steer
-    /// to the next one's sockets before it knows any listener; those connections wait.
-    fn open(&mut self, core: &Core, snapshot: &Snapshot) {
-        self.steered.extend(core.accept_all(self.waiting.drain(..)));
-        let inherited = std::mem::take(&mut self.inherited).into_iter();
-        let outgoing = inherited.filter(|(frontend, _)| is_accepted(snapshot, frontend));
-        core.accept_outgoing(self, outgoing.flat_map(|(_, listeners)| listeners).collect());
-    }
-
-    /// Binds what the snapshot adds, closes what it no longer has. Returns the frontends that
-    /// cannot be bound, and why.
-    fn follow(&mut self, core: &Core, snapshot: &Snapshot) -> Vec<(FrontendKey, String)> {
-        let outgoing = std::mem::take(&mut self.waiting);
-        core.accept_outgoing(self, outgoing);
-        self.bound.retain(|frontend, _| is_accepted(snapshot, frontend));
-        let mut inherited = std::mem::take(&mut self.inherited);
-        let mut unbound = Vec::new();
-        for frontend in snapshot.frontends.keys().filter(|frontend| is_accepted(snapshot, frontend)) {
-            if let Entry::Vacant(place) = self.bound.entry(*frontend) {
-                let listeners = match inherited.remove(frontend) {
-                    Some(listeners) => Ok(listeners),
-                    None => bind(frontend.socket_address()).map(|listener| vec![listener]),
-                };
-                match listeners {
-                    Ok(listeners) => {
-                        place.insert(core.accept_all(listeners));
-                    }
-                    Err(error) => unbound.push((*frontend, error)),
-                }
-            }
-        }
-        unbound
-    }
-
-    /// The sockets that are bound to frontends; with those that are outgoing, which would be in the
-    /// next agent's way.
-    fn share(&self, mode: SocketMode) -> io::Result<Vec<StdTcpListener>> {
-        let outgoing = self.outgoing.borrow();
-        let outgoing = outgoing.iter().filter(|_| mode == SocketMode::Steered);
-        let bound = self.bound.values().flatten().chain(outgoing);
-        bound.map(|acceptor| Ok(acceptor.listener.as_fd().try_clone_to_owned()?.into())).collect()
-    }
-}
-
-fn is_accepted(snapshot: &Snapshot, frontend: &FrontendKey) -> bool {
-    snapshot.frontends.get(frontend).is_some_and(|port| snapshot::is_accepting(port))
-}
-
-fn bind(address: SocketAddr) -> Result<TcpListener, String> {
-    let listener = socket::listen(address).and_then(TcpListener::from_std);
-    listener.map_err(|error| format!("cannot listen on {address}: {error}"))
-}
-
-/// A connection that is there already.
-fn accept_now(listener: &TcpListener) -> io::Result<(TcpStream, SocketAddr)> {
-    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-    let stream: StdTcpStream = rustix::net::accept_with(listener, flags)?.into();
-    let peer = stream.peer_addr()?;
-    Ok((TcpStream::from_std(stream)?, peer))
-}
-
-// === impl Acceptor ===
-
-impl Acceptor {
-    /// Takes the connections that the kernel has made already: they would be reset.
-    fn serve_waiting(&self, server: &Rc<Server>, counters: &CoreCounters) {
-        while let Ok((stream, peer)) = accept_now(&self.listener) {
-            counters.accepted.increment();
-            server.begin(stream, peer);
-        }
-    }
-}
-
-impl Drop for Acceptor {
-    fn drop(&mut self) {
-        self.task.abort();
     }
 }

@@ -31,19 +31,25 @@ use crate::upstream::retry;
 /// Forwards the requests of a core.
 pub(crate) struct Forwarder {
     pub pools: Rc<Pools>,
-    pub mirrors: Rc<Mirrors>,
+    mirrors: Rc<Mirrors>,
     /// The tasks of tunnels.
-    pub tasks: TaskTracker,
+    tasks: TaskTracker,
     /// The time without a byte either way after which a tunnel is reset.
-    pub tunnel_idle: Duration,
-    pub too_large: LogLimit,
-    pub tls_failed: LogLimit,
+    tunnel_idle: Duration,
+    too_large: LogLimit,
+    tls_failed: LogLimit,
 }
 
 /// A response as the client gets it, and the endpoint that it came from.
 pub(crate) type BackendResponse = (http::Response<Content>, SocketAddr);
 
 impl Forwarder {
+    pub(crate) fn new(pools: Rc<Pools>, tasks: TaskTracker, tunnel_idle: Duration) -> Self {
+        let mirrors = Mirrors::new(pools.clone());
+        let (too_large, tls_failed) = (LogLimit::default(), LogLimit::default());
+        Self { pools, mirrors, tasks, tunnel_idle, too_large, tls_failed }
+    }
+
     /// Sends the request to the backend of the plan.
     ///
     /// # Errors
