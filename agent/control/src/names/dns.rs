@@ -33,11 +33,11 @@ pub struct Dns {
     pub servers: Vec<SocketAddr>,
 }
 
-type Question = RequestMessage<Vec<u8>>;
+pub(super) type Question = RequestMessage<Vec<u8>>;
 
 /// A server's answer to a question for addresses of one family.
 #[derive(Debug, PartialEq, Eq)]
-enum Answer {
+pub(super) enum Answer {
     /// There may be none. Their life in seconds.
     Addresses(BTreeSet<IpAddr>, u32),
     /// There is no such name.
@@ -90,7 +90,7 @@ async fn ask(servers: &[SocketAddr], name: &str, family: Rtype) -> Result<Answer
 }
 
 /// `None` if that cannot be a name.
-fn question(name: &str, family: Rtype) -> Option<Question> {
+pub(super) fn question(name: &str, family: Rtype) -> Option<Question> {
     let name: Name<Vec<u8>> = name.parse().ok()?;
     let mut message = MessageBuilder::new_vec();
     // The server is to find out for us ("recursion desired").
@@ -122,7 +122,7 @@ async fn exchange(server: SocketAddr, question: Question) -> Result<Message<Byte
 ///
 /// # Errors
 /// When there is no answer: the words for what the server did in its place.
-fn read(message: &Message<Bytes>) -> Result<Answer, String> {
+pub(super) fn read(message: &Message<Bytes>) -> Result<Answer, String> {
     const MALFORMED: &str = "answers with a malformed message, or with aliases in a circle";
     let header = message.header();
     match header.rcode() {
