@@ -26,6 +26,8 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 /// Attempts for one question, at one server after the other.
 const FEWEST_ATTEMPTS: usize = 2;
 const MOST_ATTEMPTS: usize = 3;
+/// Aliases of which one leads to the next. DNS servers follow some ten.
+const MOST_ALIASES: usize = 20;
 
 /// DNS, by servers of the system's or by these.
 #[derive(Clone, Debug, Default)]
@@ -131,13 +133,28 @@ pub(super) fn read(message: &Message<Bytes>) -> Result<Answer, String> {
         Rcode::NOERROR => {}
         code => return Err(format!("answers {code}")),
     }
-    let records = message.canonical_name().and_then(|name| addresses(message, &name).ok());
+    let records = canonical_name(message).and_then(|name| addresses(message, &name).ok());
     let (found, life) = records.ok_or(MALFORMED)?;
     // It names the servers to ask in its place, which says nothing about the name.
     if found.is_empty() && !header.aa() && !header.ra() {
         return Err("does not look names up for others".to_owned());
     }
     Ok(Answer::Addresses(found, life))
+}
+
+/// The end of the aliases that begin with the name that was asked for; `None` if they are too many,
+/// or in a circle. `Message::canonical_name` follows those of any class.
+fn canonical_name(message: &Message<Bytes>) -> Option<ParsedName<Bytes>> {
+    let mut name = message.first_question()?.into_qname();
+    let aliases = message.answer().ok()?.limit_to_in::<Cname<ParsedName<Bytes>>>();
+    for _ in 0..MOST_ALIASES {
+        // A malformed one is found when addresses are read.
+        match aliases.clone().flatten().find(|alias| *alias.owner() == name) {
+            Some(alias) => name = alias.into_data().into_cname(),
+            None => return Some(name),
+        }
+    }
+    None
 }
 
 /// The addresses that a message gives a name, and the shortest life of the records that they follow
