@@ -83,7 +83,7 @@ fn addresses(message: &[u8], kind: u16) -> Option<(BTreeSet<IpAddr>, u32, usize)
     // Of an answer without an error, it is the one that was asked.
     let mut name = (questions == 1).then(|| reader.name())??;
     reader.at += 4;
-    let records = (0..answers).map(|_| reader.record()).collect::<Option<Vec<_>>>()?;
+    let records = (0..answers).map(|_| reader.record(kind)).collect::<Option<Vec<_>>>()?;
     let mut least = u32::MAX;
     let mut aliases = 0;
     loop {
@@ -155,7 +155,8 @@ impl Strict<'_> {
         }
     }
 
-    fn record(&mut self) -> Option<Record> {
+    /// Data of other kinds than the one that was asked for is not looked at.
+    fn record(&mut self, asked: u16) -> Option<Record> {
         let owner = self.name()?;
         let (kind, class) = (self.number()?, self.number()?);
         let seconds = u32::from(self.number()?) << 16 | u32::from(self.number()?);
@@ -164,11 +165,11 @@ impl Strict<'_> {
         let length = usize::from(self.number()?);
         let end = self.at + length;
         let data = match (kind, class) {
-            (1, IN) => {
+            (1, IN) if asked == 1 => {
                 let octets = <[u8; 4]>::try_from(self.take(length)?).ok()?;
                 Data::Address(Ipv4Addr::from(octets).into())
             }
-            (28, IN) => {
+            (28, IN) if asked == 28 => {
                 let octets = <[u8; 16]>::try_from(self.take(length)?).ok()?;
                 Data::Address(Ipv6Addr::from(octets).into())
             }
