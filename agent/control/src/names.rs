@@ -4,6 +4,8 @@
 //! here.
 
 mod dns;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;

@@ -13,6 +13,8 @@ mod fault;
 mod features;
 mod feedback;
 mod field_names;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod grant;
 pub mod infra;
 mod listener;

@@ -23,7 +23,8 @@ pub(super) fn fields(snippet: &str) -> Result<Fields, String> {
     for words in directives(snippet)? {
         let unknown = || format!("`{}` is no header field", words.join(" "));
         let field = |name: &str, value: &str| {
-            let fits = !value.contains('$') && is_name(name);
+            let is_value = value.chars().all(|c| c == '\t' || !c.is_control());
+            let fits = is_value && !value.contains('$') && is_name(name);
             fits.then(|| json!({"name": name, "value": value})).ok_or_else(unknown)
         };
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
@@ -31,9 +32,10 @@ pub(super) fn fields(snippet: &str) -> Result<Fields, String> {
             ["more_set_headers", fields_of @ ..] if !fields_of.is_empty() => {
                 for pair in fields_of {
                     let (name, value) = pair.split_once(':').ok_or_else(unknown)?;
-                    match value.trim() {
-                        "" => fields.removed.push(field(name.trim(), "")?["name"].clone()),
-                        value => fields.response.push(field(name.trim(), value)?),
+                    let name = name.trim_matches(is_blank);
+                    match value.trim_matches(is_blank) {
+                        "" => fields.removed.push(field(name, "")?["name"].clone()),
+                        value => fields.response.push(field(name, value)?),
                     }
                 }
             }
@@ -91,7 +93,7 @@ fn directives(snippet: &str) -> Result<Vec<Vec<String>>, String> {
                 words.extend(word.take());
                 return Err(format!("`{} {c}` is no header field", words.join(" ")));
             }
-            c if c.is_whitespace() => words.extend(word.take()),
+            c if is_blank(c) => words.extend(word.take()),
             c => word.get_or_insert_default().push(c),
         }
     }
@@ -109,7 +111,12 @@ fn quoted(chars: &mut std::str::Chars<'_>, mark: char) -> Option<String> {
         }
     }
     let next = chars.clone().next();
-    next.is_none_or(|c| c == ';' || c.is_whitespace()).then_some(text)
+    next.is_none_or(|c| c == ';' || is_blank(c)).then_some(text)
+}
+
+/// True of what nginx takes for a blank: all others are part of a word.
+fn is_blank(c: char) -> bool {
+    matches!(c, ' ' | '\t' | '\r' | '\n')
 }
 
 #[cfg(test)]
@@ -139,6 +146,8 @@ mod tests {
             "more_set_headers \"A: b\"; more_set_headers \"a: c\";",
             "more_set_headers 'A: b'deny all;",
             "add_header A \"b",
+            "add_header A \"b\nC: d\";",
+            "more_clear_headers A\u{a0}B;",
         ] {
             assert!(super::fields(other).is_err(), "{other}");
         }

@@ -120,7 +120,10 @@ impl Inbox {
             };
         };
         let line: Vec<u8> = self.bytes.drain(..=end).collect();
-        let Line { message, descriptors } = serde_json::from_slice(&line)?;
+        // As it is, an error of JSON that ends early would be the end of the connection.
+        let line = serde_json::from_slice(&line);
+        let Line { message, descriptors } =
+            line.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
         if descriptors > self.descriptors.len() {
             // As many as this process may have were taken.
             return Err(io::Error::other(

@@ -4,19 +4,28 @@
 //!
 //! `cargo test` replays `corpus/TARGET`; `cargo xtask fuzz` looks for bytes that are not there.
 
+mod accept_encoding;
+mod auth_answers;
 mod chunked_body;
 mod client_hello;
 mod credentials;
+mod dns_answers;
+mod forwarded_for;
+mod grpc_web;
+mod hand_over;
 mod http1_requests;
 mod http1_response;
 mod key_files;
 mod library;
 mod manifests;
 mod names;
+mod nginx_snippets;
 mod path;
 mod proxy_header;
+mod route_match;
 mod tokens;
 mod traceparent;
+mod upgrade;
 mod web_text;
 
 /// A parser, by the name of its corpus.
@@ -28,18 +37,27 @@ pub struct Target {
 }
 
 pub const TARGETS: &[Target] = &[
+    Target { name: "accept_encoding", run: accept_encoding::run },
+    Target { name: "auth_answers", run: auth_answers::run },
     Target { name: "chunked_body", run: chunked_body::run },
     Target { name: "client_hello", run: client_hello::run },
     Target { name: "credentials", run: credentials::run },
+    Target { name: "dns_answers", run: dns_answers::run },
+    Target { name: "forwarded_for", run: forwarded_for::run },
+    Target { name: "grpc_web", run: grpc_web::run },
+    Target { name: "hand_over", run: hand_over::run },
     Target { name: "http1_requests", run: http1_requests::run },
     Target { name: "http1_response", run: http1_response::run },
     Target { name: "key_files", run: key_files::run },
     Target { name: "manifests", run: manifests::run },
     Target { name: "names", run: names::run },
+    Target { name: "nginx_snippets", run: nginx_snippets::run },
     Target { name: "path", run: path::run },
     Target { name: "proxy_header", run: proxy_header::run },
+    Target { name: "route_match", run: route_match::run },
     Target { name: "tokens", run: tokens::run },
     Target { name: "traceparent", run: traceparent::run },
+    Target { name: "upgrade", run: upgrade::run },
     Target { name: "web_text", run: web_text::run },
 ];
 

@@ -26,6 +26,8 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 /// Attempts for one question, at one server after the other.
 const FEWEST_ATTEMPTS: usize = 2;
 const MOST_ATTEMPTS: usize = 3;
+/// Aliases of which one leads to the next. DNS servers follow some ten.
+const MOST_ALIASES: usize = 20;
 
 /// DNS, by servers of the system's or by these.
 #[derive(Clone, Debug, Default)]
@@ -33,11 +35,11 @@ pub struct Dns {
     pub servers: Vec<SocketAddr>,
 }
 
-type Question = RequestMessage<Vec<u8>>;
+pub(super) type Question = RequestMessage<Vec<u8>>;
 
 /// A server's answer to a question for addresses of one family.
 #[derive(Debug, PartialEq, Eq)]
-enum Answer {
+pub(super) enum Answer {
     /// There may be none. Their life in seconds.
     Addresses(BTreeSet<IpAddr>, u32),
     /// There is no such name.
@@ -90,7 +92,7 @@ async fn ask(servers: &[SocketAddr], name: &str, family: Rtype) -> Result<Answer
 }
 
 /// `None` if that cannot be a name.
-fn question(name: &str, family: Rtype) -> Option<Question> {
+pub(super) fn question(name: &str, family: Rtype) -> Option<Question> {
     let name: Name<Vec<u8>> = name.parse().ok()?;
     let mut message = MessageBuilder::new_vec();
     // The server is to find out for us ("recursion desired").
@@ -122,7 +124,7 @@ async fn exchange(server: SocketAddr, question: Question) -> Result<Message<Byte
 ///
 /// # Errors
 /// When there is no answer: the words for what the server did in its place.
-fn read(message: &Message<Bytes>) -> Result<Answer, String> {
+pub(super) fn read(message: &Message<Bytes>) -> Result<Answer, String> {
     const MALFORMED: &str = "answers with a malformed message, or with aliases in a circle";
     let header = message.header();
     match header.rcode() {
@@ -131,13 +133,28 @@ fn read(message: &Message<Bytes>) -> Result<Answer, String> {
         Rcode::NOERROR => {}
         code => return Err(format!("answers {code}")),
     }
-    let records = message.canonical_name().and_then(|name| addresses(message, &name).ok());
+    let records = canonical_name(message).and_then(|name| addresses(message, &name).ok());
     let (found, life) = records.ok_or(MALFORMED)?;
     // It names the servers to ask in its place, which says nothing about the name.
     if found.is_empty() && !header.aa() && !header.ra() {
         return Err("does not look names up for others".to_owned());
     }
     Ok(Answer::Addresses(found, life))
+}
+
+/// The end of the aliases that begin with the name that was asked for; `None` if they are too many,
+/// or in a circle. `Message::canonical_name` follows those of any class.
+fn canonical_name(message: &Message<Bytes>) -> Option<ParsedName<Bytes>> {
+    let mut name = message.first_question()?.into_qname();
+    let aliases = message.answer().ok()?.limit_to_in::<Cname<ParsedName<Bytes>>>();
+    for _ in 0..MOST_ALIASES {
+        // A malformed one is found when addresses are read.
+        match aliases.clone().flatten().find(|alias| *alias.owner() == name) {
+            Some(alias) => name = alias.into_data().into_cname(),
+            None => return Some(name),
+        }
+    }
+    None
 }
 
 /// The addresses that a message gives a name, and the shortest life of the records that they follow

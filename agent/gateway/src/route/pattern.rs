@@ -2,11 +2,14 @@
 //! in linear time, anchored at both ends, and limited in compiled size: each, and all of a route.
 //! As in RE2, `\d`, `\w` and `\s` know ASCII only: with all of Unicode, `\w{8}` takes 470 KB.
 
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::HashMap;
 
 use regex::{Regex, RegexBuilder, bytes};
 use regex_syntax::ParserBuilder;
+use regex_syntax::ast::ErrorKind;
+use regex_syntax::ast::parse::Parser as AstParser;
 use regex_syntax::hir::{Class, Hir, HirKind};
 
 use crate::Fault;
@@ -111,7 +114,7 @@ pub(crate) fn check(pattern: &str) -> Result<(), Fault> {
     match used_up() {
         Some(refusal) => Err(refusal),
         None => {
-            let compiled = compile(&in_ascii(pattern), PROGRAM_BYTES);
+            let compiled = parse(pattern).and_then(|()| compile(&in_ascii(pattern), PROGRAM_BYTES));
             compiled.map(drop).map_err(|error| refusal(pattern, &error))
         }
     }
@@ -126,8 +129,8 @@ pub(crate) fn whole_path(pattern: &str) -> Result<(bytes::Regex, usize), Fault> 
     };
     let pattern_itself = in_ascii(pattern);
     let whole = anchored(&pattern_itself);
-    let compiled = compile(&pattern_itself, GROUPED_BYTES);
-    let compiled = compiled
+    let compiled = parse(pattern)
+        .and_then(|()| compile(&pattern_itself, GROUPED_BYTES))
         .and_then(|_| sized(LEAST_GROUPED_BYTES, GROUPED_BYTES, |bytes| compile(&whole, bytes)))
         .map_err(|error| refusal(pattern, &error))?;
     let parsed = ParserBuilder::new().unicode(false).utf8(false).build().parse(&pattern_itself);
@@ -210,6 +213,26 @@ impl Budget {
 }
 
 // === compiling ===
+
+/// Refuses a class as the end of a range, as RE2 does: `[+-\d]`. Written in brackets, the class
+/// would end where its inner brackets do. As the begin of one, as in `[\w-.]`, it is none, and the
+/// hyphen itself is meant.
+fn parse(pattern: &str) -> Result<(), regex::Error> {
+    let mut pattern = Cow::Borrowed(pattern);
+    loop {
+        let Err(error) = AstParser::new().parse(&pattern) else { return Ok(()) };
+        let (begin, end) = (error.span().start.offset, error.span().end.offset);
+        let is_class = matches!(&pattern[begin..end], r"\d" | r"\D" | r"\w" | r"\W" | r"\s" | r"\S");
+        let behind = &pattern[end..];
+        let blanks = behind.len() - behind.trim_start().len();
+        match error.kind() {
+            ErrorKind::ClassRangeLiteral if is_class && behind[blanks..].starts_with('-') => {
+                pattern.to_mut().insert(end + blanks, '\\');
+            }
+            _ => return Err(regex::Error::Syntax(error.to_string())),
+        }
+    }
+}
 
 fn anchored(pattern: &str) -> String {
     format!("^(?:{pattern})$")
@@ -318,6 +341,24 @@ mod tests {
             }
         }
         assert!(text(r"\").is_err() && text(r"[\d").is_err());
+    }
+
+    #[test]
+    fn classes_do_not_end_ranges() {
+        for pattern in [r"/[+-\d]", r"[a-z0-\w]+", r"(?x)[ ! - \S ]", r"[\w-.!-\d]"] {
+            assert!(text(pattern).is_err() && octets(pattern).is_err(), "{pattern}");
+            assert!(whole_path(&format!("/{pattern}")).is_err(), "{pattern}");
+        }
+        for (pattern, matching) in [
+            (r"[\w-.]+", "a-."),
+            (r"[\d-\w]+", "1-a"),
+            (r"[-\d]+", "1-"),
+            (r"[a-z-\d]+", "1-b"),
+            (r"[!\-\d]+", "1-!"),
+            (r"\d{2}-\d", "12-3"),
+        ] {
+            assert!(text(pattern).unwrap().is_match(matching), "{pattern}");
+        }
     }
 
     /// With classes of all of Unicode, 32 of these were more than a route may have.

@@ -2,8 +2,11 @@
 
 use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
+use http_body::Frame;
 
 use super::Refused;
+use crate::http::body::grpc_web::Translation;
+use crate::http::grpc_web::Format;
 use crate::upstream::http1::{BodyLength, Decoded, Decoder};
 use crate::upstream::request::base64::Base64;
 
@@ -53,4 +56,18 @@ pub fn from_base64(text: &[u8], piece: usize) -> Result<Vec<u8>, Refused> {
         decoded.extend(base64.decode(piece).map_err(|_| Refused)?);
     }
     if base64.is_whole() { Ok(decoded) } else { Err(Refused) }
+}
+
+/// The body of a response of gRPC: pieces of data, and trailers if there are some.
+pub struct Frames<'b> {
+    pub data: Vec<&'b [u8]>,
+    pub trailers: Option<HeaderMap>,
+}
+
+/// The body in gRPC-Web, in the pieces that a client gets.
+pub fn grpc_web(frames: &Frames<'_>, format: Format) -> Result<Vec<Bytes>, Refused> {
+    let data = frames.data.iter().map(|data| Frame::data(Bytes::copy_from_slice(data)));
+    let end = frames.trailers.clone().map(Frame::trailers);
+    let mut translation = Translation::to(format);
+    data.map(Some).chain([end]).map(|frame| translation.pass(frame).map_err(|_| Refused)).collect()
 }

@@ -4,6 +4,8 @@
 
 mod bodies;
 mod ext_authz;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing;
 mod over_grpc;
 mod over_http;
 

@@ -2,7 +2,7 @@
 //! sends, passed on frame by frame, [compressed], or as [gRPC-Web](grpc_web).
 
 mod compressed;
-mod grpc_web;
+pub(crate) mod grpc_web;
 
 use std::io;
 use std::mem;

@@ -31,6 +31,8 @@ use crate::http::session::Sessions;
 use crate::http::templates::{Connected, FilledTemplates};
 
 pub(crate) use crate::http::decide::decision::{AskedBy, Decision, Given, Guarded, Next, OwnAnswer, Step};
+#[cfg(feature = "fuzzing")]
+pub(crate) use crate::http::decide::head::RoutedHead as RoutedRequest;
 pub(crate) use crate::http::decide::matched::matched;
 
 /// The checks of a request that policies want before its filters run.

@@ -23,7 +23,7 @@ pub(crate) struct GrpcWebCall {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Format {
+pub enum Format {
     Binary,
     /// Base64, in segments.
     Text,

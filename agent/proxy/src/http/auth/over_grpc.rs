@@ -140,19 +140,30 @@ fn protocol(version: Version) -> &'static str {
 /// An answer lets the request pass only if it is there as a whole, and says so.
 pub(super) async fn verdict(response: UpstreamResponse, windows: &Windows) -> Verdict {
     match read(response, windows).await {
-        Ok(CheckResponse { status, denied_response, ok_response }) => {
-            match (status.map(|status| status.code), denied_response, ok_response) {
-                (Some(0), None, consent) => allowed(consent.unwrap_or_default()),
-                (None, None, Some(consent)) => allowed(consent),
-                (None, None, None) => Verdict::Failed("the auth service's answer says nothing"),
-                (_, denied, _) => denied_by(denied.unwrap_or_default()),
-            }
-        }
+        Ok(answer) => judge(&answer),
         Err(problem) => Verdict::Failed(problem),
     }
 }
 
-async fn read(response: UpstreamResponse, windows: &Windows) -> Result<CheckResponse, &'static str> {
+/// The verdict of an answer, which is one message.
+pub(super) fn judge(answer: &[u8]) -> Verdict {
+    const MALFORMED: Verdict = Verdict::Failed("the auth service's answer is malformed");
+    let decoded = match answer.split_at_checked(PREFIX) {
+        Some(([0, length @ ..], message)) if length == (message.len() as u32).to_be_bytes() => {
+            CheckResponse::decode(message)
+        }
+        _ => return MALFORMED,
+    };
+    let Ok(CheckResponse { status, denied_response, ok_response }) = decoded else { return MALFORMED };
+    match (status.map(|status| status.code), denied_response, ok_response) {
+        (Some(0), None, consent) => allowed(consent.unwrap_or_default()),
+        (None, None, Some(consent)) => allowed(consent),
+        (None, None, None) => Verdict::Failed("the auth service's answer says nothing"),
+        (_, denied, _) => denied_by(denied.unwrap_or_default()),
+    }
+}
+
+async fn read(response: UpstreamResponse, windows: &Windows) -> Result<Vec<u8>, &'static str> {
     let (parts, mut body) = response.into_parts();
     let content_type = parts.headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes);
     if parts.status != StatusCode::OK || !content_type.is_some_and(|it| it.starts_with(b"application/grpc")) {
@@ -164,12 +175,7 @@ async fn read(response: UpstreamResponse, windows: &Windows) -> Result<CheckResp
         return Err("the auth service answered with a gRPC error");
     }
     body.release();
-    match bytes.split_at_checked(PREFIX) {
-        Some(([0, length @ ..], message)) if length == (message.len() as u32).to_be_bytes() => {
-            CheckResponse::decode(message).map_err(|_| "the auth service's answer is malformed")
-        }
-        _ => Err("the auth service's answer is malformed"),
-    }
+    Ok(bytes)
 }
 
 async fn collect(body: &mut ResponseBody, windows: &Windows) -> Result<(Vec<u8>, HeaderMap), &'static str> {

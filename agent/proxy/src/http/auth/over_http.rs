@@ -69,7 +69,7 @@ fn changes(allowed: &FieldNames, answer: &HeaderMap) -> Vec<Change> {
         FieldNames::Only(names) => names.iter().flat_map(|name| Change::set(name, values(name))).collect(),
         FieldNames::All => {
             let names = answer.keys();
-            let names = names.filter(|name| !change::is_own(name) && !name.as_str().starts_with("content-"));
+            let names = names.filter(|name| !change::is_own(*name) && !name.as_str().starts_with("content-"));
             names.flat_map(|name| Change::set(name, values(name))).collect()
         }
     }

@@ -23,6 +23,11 @@ const GROUP: usize = 3;
 
 pub(crate) struct GrpcWebBody {
     upstream: UpstreamBody,
+    translation: Translation,
+}
+
+/// The way from frames to bytes for the client, wherever the frames come from.
+pub(crate) struct Translation {
     messages: Messages,
     /// `None` for the binary format.
     base64: Option<Base64>,
@@ -51,11 +56,7 @@ impl GrpcWebBody {
         if let Some(deadline) = &mut upstream.deadline {
             deadline.ends_by = EndsBy::Trailers;
         }
-        let base64 = match format {
-            Format::Binary => None,
-            Format::Text => Some(Base64::default()),
-        };
-        Self { upstream, messages: Messages::default(), base64, is_over: false }
+        Self { upstream, translation: Translation::to(format) }
     }
 
     pub(super) fn upstream(&self) -> &UpstreamBody {
@@ -63,7 +64,7 @@ impl GrpcWebBody {
     }
 
     pub(super) fn is_over(&self) -> bool {
-        self.is_over
+        self.translation.is_over
     }
 
     /// The next frame, which has no more than `most` bytes unless it is trailers.
@@ -72,42 +73,60 @@ impl GrpcWebBody {
         cx: &mut Context<'_>,
         most: usize,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let most = if self.base64.is_some() { (most / 4 * GROUP).max(GROUP) } else { most };
-        while !self.is_over {
-            let bytes = match ready!(self.upstream.poll(cx, most)) {
-                Some(Ok(frame)) => match frame.into_data() {
-                    Ok(bytes) => {
-                        self.messages.pass(&bytes);
-                        bytes
-                    }
-                    // A client would take them for part of the message.
-                    Err(_) if !self.messages.is_between() => {
-                        return Poll::Ready(Some(Err(BodyError::Message)));
-                    }
-                    Err(frame) => {
-                        self.is_over = true;
-                        frame.into_trailers().map(|trailers| message(&trailers)).unwrap_or_default()
-                    }
-                },
-                Some(Err(error)) => return Poll::Ready(Some(Err(error))),
-                None => {
-                    self.is_over = true;
-                    Bytes::new()
-                }
+        let most = if self.translation.base64.is_some() { (most / 4 * GROUP).max(GROUP) } else { most };
+        while !self.translation.is_over {
+            let made = match ready!(self.upstream.poll(cx, most)) {
+                Some(Ok(frame)) => self.translation.pass(Some(frame)),
+                Some(Err(error)) => Err(error),
+                None => self.translation.pass(None),
             };
-            let made = if let Some(base64) = &mut self.base64 {
-                base64.0.extend_from_slice(&bytes);
-                // The client gets a message at once, and cannot do anything with part of one.
-                let is_whole = self.is_over || self.messages.is_between();
-                if is_whole { base64.all() } else { base64.groups() }
-            } else {
-                bytes
-            };
-            if !made.is_empty() {
-                return Poll::Ready(Some(Ok(Frame::data(made))));
+            match made {
+                Ok(made) if made.is_empty() => {}
+                Ok(made) => return Poll::Ready(Some(Ok(Frame::data(made)))),
+                Err(error) => return Poll::Ready(Some(Err(error))),
             }
         }
         Poll::Ready(None)
+    }
+}
+
+// === impl Translation ===
+
+impl Translation {
+    pub(crate) fn to(format: Format) -> Self {
+        let base64 = match format {
+            Format::Binary => None,
+            Format::Text => Some(Base64::default()),
+        };
+        Self { messages: Messages::default(), base64, is_over: false }
+    }
+
+    /// The bytes that the client gets next, if any: after a frame, or at the end of the body.
+    ///
+    /// # Errors
+    /// When trailers come within a message.
+    pub(crate) fn pass(&mut self, frame: Option<Frame<Bytes>>) -> Result<Bytes, BodyError> {
+        let bytes = match frame.map(Frame::into_data) {
+            Some(Ok(bytes)) => {
+                self.messages.pass(&bytes);
+                bytes
+            }
+            // A client would take them for part of the message.
+            Some(Err(_)) if !self.messages.is_between() => return Err(BodyError::Message),
+            Some(Err(frame)) => {
+                self.is_over = true;
+                frame.into_trailers().map(|trailers| message(&trailers)).unwrap_or_default()
+            }
+            None => {
+                self.is_over = true;
+                Bytes::new()
+            }
+        };
+        let Some(base64) = &mut self.base64 else { return Ok(bytes) };
+        base64.0.extend_from_slice(&bytes);
+        // The client gets a message at once, and cannot do anything with part of one.
+        let is_whole = self.is_over || self.messages.is_between();
+        Ok(if is_whole { base64.all() } else { base64.groups() })
     }
 }
 

@@ -13,16 +13,16 @@ use crate::http::edge::Target;
 use crate::http::search_time::SearchTime;
 
 /// The head as routes see it.
-pub(super) struct RoutedHead<'r, H> {
+pub(crate) struct RoutedHead<'r, H> {
     pub(super) head: &'r H,
     pub(super) method: &'r Method,
     pub(super) target: &'r Target<'r>,
     query: OnceCell<Vec<(Cow<'r, str>, Cow<'r, str>)>>,
-    pub(super) search: SearchTime,
+    pub(crate) search: SearchTime,
 }
 
 impl<'r, H: Head> RoutedHead<'r, H> {
-    pub(super) fn new(head: &'r H, method: &'r Method, target: &'r Target<'r>) -> Self {
+    pub(crate) fn new(head: &'r H, method: &'r Method, target: &'r Target<'r>) -> Self {
         Self { head, method, target, query: OnceCell::new(), search: SearchTime::default() }
     }
 
