@@ -42,7 +42,7 @@ pub(crate) fn run(bytes: &[u8]) {
             let names = [name, "*", if name == "gzip" { "x-gzip" } else { name }];
             names.iter().any(|name| named.eq_ignore_ascii_case(name.as_bytes()))
         };
-        assert!(elements.iter().any(|element| is_it(element)), "{name} of {values:?}");
+        assert!(elements.iter().any(is_it), "{name} of {values:?}");
     }
     let Some(weights) = elements.into_iter().map(weighed).collect::<Option<Vec<_>>>() else { return };
     let of = |name: &str| weights.iter().find(|(named, _)| named == name).map(|(_, weight)| *weight);
