@@ -10,7 +10,7 @@ mod requests;
 mod responses;
 mod routes;
 
-pub use bodies::{ChunkedBody, Frames, chunked_body, from_base64, grpc_web};
+pub use bodies::{ChunkedBody, Frames, WebFormat, chunked_body, from_base64, grpc_web};
 pub use credentials::{claim, credential, login, names_issuer, without_cookie};
 pub use fields::{forwarded, listed_client, proxy_client, proxy_headers, trace_context};
 pub use negotiation::{coding, upgrade};
@@ -19,7 +19,6 @@ pub use responses::{ResponseSeen, responses};
 pub use routes::{Routed, routed};
 
 pub use crate::http::auth::fuzzing::{AuthOutcome, by_grpc};
-pub use crate::http::grpc_web::Format as WebFormat;
 
 /// The parser refuses the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -64,8 +64,19 @@ pub struct Frames<'b> {
     pub trailers: Option<HeaderMap>,
 }
 
+/// A format of gRPC-Web.
+#[derive(Clone, Copy)]
+pub enum WebFormat {
+    Binary,
+    Text,
+}
+
 /// The body in gRPC-Web, in the pieces that a client gets.
-pub fn grpc_web(frames: &Frames<'_>, format: Format) -> Result<Vec<Bytes>, Refused> {
+pub fn grpc_web(frames: &Frames<'_>, format: WebFormat) -> Result<Vec<Bytes>, Refused> {
+    let format = match format {
+        WebFormat::Binary => Format::Binary,
+        WebFormat::Text => Format::Text,
+    };
     let data = frames.data.iter().map(|data| Frame::data(Bytes::copy_from_slice(data)));
     let end = frames.trailers.clone().map(Frame::trailers);
     let mut translation = Translation::to(format);

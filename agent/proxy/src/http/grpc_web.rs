@@ -23,7 +23,7 @@ pub(crate) struct GrpcWebCall {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
+pub(crate) enum Format {
     Binary,
     /// Base64, in segments.
     Text,
