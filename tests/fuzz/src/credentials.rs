@@ -2,9 +2,11 @@
 //! not, in any spelling, and keeps all the others.
 
 use http::header::COOKIE;
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::{HeaderMap, HeaderValue};
 use portcullis_model::CredentialSource;
 use portcullis_proxy::fuzzing::{credential, login, without_cookie};
+
+use crate::fields::fields;
 
 const NAME: &str = "tok";
 
@@ -27,19 +29,6 @@ pub(crate) fn run(bytes: &[u8]) {
     }
     let bearer = credential(&CredentialSource::Bearer, &fields);
     assert!(bearer.is_none() || login(&fields).is_none(), "two schemes in {fields:?}");
-}
-
-fn fields(bytes: &[u8]) -> HeaderMap {
-    let lines = bytes.split(|byte| *byte == b'\n').filter_map(|line| {
-        let colon = line.iter().position(|byte| *byte == b':')?;
-        let name = HeaderName::from_bytes(&line[..colon]).ok()?;
-        Some((name, HeaderValue::from_bytes(line[colon + 1..].trim_ascii()).ok()?))
-    });
-    let mut fields = HeaderMap::new();
-    for (name, value) in lines.take(64) {
-        fields.append(name, value);
-    }
-    fields
 }
 
 fn pairs(fields: &HeaderMap) -> Vec<&[u8]> {

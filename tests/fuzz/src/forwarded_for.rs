@@ -10,6 +10,8 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use portcullis_model::TrustedProxies;
 use portcullis_proxy::fuzzing::{forwarded, listed_client};
 
+use crate::fields;
+
 const LISTED: HeaderName = HeaderName::from_static("x-forwarded-for");
 /// Proxies with known addresses that are followed.
 const MOST: usize = 16;
@@ -19,7 +21,7 @@ pub(crate) fn run(bytes: &[u8]) {
     let Some(proxies) = lines.next().and_then(proxies) else { return };
     let peer = lines.next().and_then(|line| std::str::from_utf8(line).ok()?.parse::<IpAddr>().ok());
     let Some(peer) = peer else { return };
-    let fields = fields(lines);
+    let fields = fields::collect(lines.filter_map(field));
     let listed = elements(&fields);
     let sent = forwarded(&fields, &proxies, peer);
     let chain = elements(&sent);
@@ -77,20 +79,10 @@ fn proxies(line: &[u8]) -> Option<TrustedProxies> {
     }
 }
 
-/// Values of the field; other fields where a line has another name.
-fn fields<'b>(lines: impl Iterator<Item = &'b [u8]>) -> HeaderMap {
-    let mut fields = HeaderMap::new();
-    for line in lines.take(64) {
-        let named = line.strip_prefix(b"@").and_then(|line| {
-            let colon = line.iter().position(|byte| *byte == b':')?;
-            Some((HeaderName::from_bytes(&line[..colon]).ok()?, &line[colon + 1..]))
-        });
-        let (name, value) = named.unwrap_or((LISTED, line));
-        if let Ok(value) = HeaderValue::from_bytes(value.trim_ascii()) {
-            fields.append(name, value);
-        }
-    }
-    fields
+/// A value of the field, or another field where a line begins with `@`.
+fn field(line: &[u8]) -> Option<(HeaderName, HeaderValue)> {
+    let named = line.strip_prefix(b"@").and_then(fields::field);
+    named.or_else(|| Some((LISTED, HeaderValue::from_bytes(line.trim_ascii()).ok()?)))
 }
 
 fn elements(fields: &HeaderMap) -> Vec<&[u8]> {

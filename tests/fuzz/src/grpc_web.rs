@@ -11,13 +11,14 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use portcullis_proxy::fuzzing::{Frames, WebFormat, from_base64, grpc_web};
 
 use crate::PIECES;
+use crate::fields::fields;
 
 const TRAILERS: u8 = 0x80;
 
 pub(crate) fn run(bytes: &[u8]) {
     let end = bytes.windows(2).position(|pair| pair == b"\n\n");
     let (trailers, body) = match end {
-        Some(end) => (Some(trailers(&bytes[..end])), &bytes[end + 2..]),
+        Some(end) => (Some(fields(&bytes[..end])), &bytes[end + 2..]),
         None => (None, bytes),
     };
     let is_whole = messages(body).is_some();
@@ -78,17 +79,4 @@ fn digits(pieces: &[Bytes]) -> Vec<u8> {
         STANDARD.decode(piece).unwrap_or_else(|error| unreachable!("{piece:?}: {error}"))
     };
     pieces.iter().flat_map(piece).collect()
-}
-
-fn trailers(lines: &[u8]) -> HeaderMap {
-    let fields = lines.split(|byte| *byte == b'\n').filter_map(|line| {
-        let colon = line.iter().position(|byte| *byte == b':')?;
-        let name = HeaderName::from_bytes(&line[..colon]).ok()?;
-        Some((name, HeaderValue::from_bytes(line[colon + 1..].trim_ascii()).ok()?))
-    });
-    let mut trailers = HeaderMap::new();
-    for (name, value) in fields {
-        trailers.append(name, value);
-    }
-    trailers
 }

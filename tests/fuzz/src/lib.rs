@@ -10,6 +10,7 @@ mod chunked_body;
 mod client_hello;
 mod credentials;
 mod dns_answers;
+mod fields;
 mod forwarded_for;
 mod grpc_web;
 mod hand_over;

@@ -1,19 +1,13 @@
 //! Requests that want to switch protocols, as fields, one a line: those that go on have agreed to
 //! it by `Connection`, and none opens a tunnel for requests that no route would see.
 
-use http::header::{CONNECTION, HeaderMap, HeaderName, HeaderValue, UPGRADE};
+use http::header::{CONNECTION, HeaderValue, UPGRADE};
 use portcullis_proxy::fuzzing::upgrade;
 
+use crate::fields::fields;
+
 pub(crate) fn run(bytes: &[u8]) {
-    let lines = bytes.split(|byte| *byte == b'\n').filter_map(|line| {
-        let colon = line.iter().position(|byte| *byte == b':')?;
-        let name = HeaderName::from_bytes(&line[..colon]).ok()?;
-        Some((name, HeaderValue::from_bytes(line[colon + 1..].trim_ascii()).ok()?))
-    });
-    let mut fields = HeaderMap::new();
-    for (name, value) in lines.take(64) {
-        fields.append(name, value);
-    }
+    let fields = fields(bytes);
     let passed = upgrade(&fields);
     let first = fields.get(UPGRADE);
     assert!(passed.is_none() || passed.as_ref() == first, "{passed:?} of {fields:?}");
