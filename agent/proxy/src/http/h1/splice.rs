@@ -14,8 +14,10 @@ use crate::http::h1::stream::OwnStream;
 const MUCH: usize = 8 << 10;
 /// Bytes to come that are worth one.
 const WORTH: u64 = 32 << 10;
-/// Bytes of a pipe at first, and at most.
-const FIRST_PIECE: usize = 16 << 10;
+/// Bytes of a pipe: a connection's first one, the first of a body if the one before it was taken
+/// at once, and the largest.
+pub(super) const FIRST_PIECE: usize = 16 << 10;
+const FIRST_PIECE_OF_NEXT: usize = 64 << 10;
 const LARGEST_PIECE: usize = 1 << 20;
 /// Bytes in a row, after which others of the core have their turn.
 const TURN: usize = 1 << 20;
@@ -29,7 +31,7 @@ pub(super) fn is_worth_it(came: usize, stream: &OwnStream, body: &Body) -> bool 
 /// takes more only when the client took all of it at once, so that one who stops to read, or reads
 /// slowly, has little in it.
 pub(super) async fn splice(stream: &mut OwnStream, body: &mut Body, pipes: &Pipes) -> io::Result<()> {
-    let (mut piece, mut moved, mut in_a_row) = (FIRST_PIECE, MUCH, 0);
+    let (mut piece, mut moved, mut in_a_row) = (stream.first_piece, MUCH, 0);
     while is_worth_it(moved, stream, body) {
         let filled = stream.watch(pin!(poll_fn(|cx| body.poll_pipe(cx, pipes, piece)))).await?;
         let Some(mut piped) = filled.map_err(io::Error::other)? else { return Ok(()) };
@@ -43,6 +45,7 @@ pub(super) async fn splice(stream: &mut OwnStream, body: &mut Body, pipes: &Pipe
         pipes.give_back(piped.pipe);
         let next = if most == moved { 2 * moved } else { most };
         piece = next.clamp(FIRST_PIECE, LARGEST_PIECE);
+        stream.first_piece = piece.min(FIRST_PIECE_OF_NEXT);
         in_a_row += moved;
         if in_a_row >= TURN {
             in_a_row = 0;

@@ -17,6 +17,7 @@ use crate::core::pipe::Pipe;
 use crate::http::h1::Unserved;
 use crate::http::h1::head::RequestBody;
 use crate::http::h1::intake::{Intake, Next};
+use crate::http::h1::splice::FIRST_PIECE;
 use crate::upstream::request::{Broken, FedBody};
 
 /// Bytes of one read.
@@ -39,6 +40,8 @@ pub(super) struct OwnStream {
     /// There has been a request.
     pub has_served: bool,
     pub progress: Arc<Progress>,
+    /// Bytes of a pipe at the beginning of a body.
+    pub first_piece: usize,
     /// The body of the request that is being served, as long as there is more of it.
     intake: Option<Box<Intake>>,
     /// A body broke off: where the next request begins cannot be told.
@@ -63,8 +66,8 @@ pub(super) fn with_scratch<T>(use_it: impl FnOnce(&mut [u8]) -> T) -> T {
 impl OwnStream {
     pub(super) fn new(unserved: Unserved, progress: Arc<Progress>) -> Self {
         let Unserved { transport, unread, has_served } = unserved;
-        let (is_partial, intake, is_broken) = (false, None, false);
-        Self { transport, unread, is_partial, has_served, progress, intake, is_broken }
+        let (is_partial, first_piece, intake, is_broken) = (false, FIRST_PIECE, None, false);
+        Self { transport, unread, is_partial, has_served, progress, first_piece, intake, is_broken }
     }
 
     pub(super) fn into_unserved(self) -> Unserved {
