@@ -17,17 +17,23 @@ use crate::upstream::attempt::AttemptError;
 use crate::upstream::balance::Preference;
 use crate::upstream::http1::join_cookies;
 use crate::upstream::http1::plain::PlainRequest;
+use crate::upstream::pool::PlainBackend;
 
 /// Bytes of a usual request head.
 const HEAD: usize = 1 << 10;
 
-/// True of a request whose body is here.
-pub(super) fn is_plain(plan: &ForwardPlan<'_>, routed: &Routed<'_>, service: &Service) -> bool {
-    !routed.is_grpc()
-        && !routed.is_recorded()
-        && routed.compression().is_none()
-        && plan.is_plain()
-        && service.forwarder.pools.serving(service.router.passage(routed).listener).is_plain(plan.name)
+/// The backend of a request whose body is here, if that makes the request a plain one.
+pub(super) fn plain_backend(
+    plan: &ForwardPlan<'_>,
+    routed: &Routed<'_>,
+    service: &Service,
+) -> Option<PlainBackend> {
+    let is_plain =
+        !routed.is_grpc() && !routed.is_recorded() && routed.compression().is_none() && plan.is_plain();
+    if !is_plain {
+        return None;
+    }
+    service.forwarder.pools.serving(routed.listener_id()).plain(plan.name)
 }
 
 /// A request, but for its fields.
@@ -100,6 +106,6 @@ pub(super) fn failed(
     exchange: &mut Exchange,
     service: &Service,
 ) -> (Answer, Option<Box<Record>>) {
-    let reason = service.forwarder.failed(plan, service.router.passage(routed).listener, error);
+    let reason = service.forwarder.failed(plan, routed.listener_id(), error);
     service.router.answer(exchange, routed, &reason.into())
 }

@@ -137,7 +137,7 @@ impl Routed<'_> {
         self.passed = Some(Moment::now());
     }
 
-    fn listener_id(&self) -> Option<&ListenerId> {
+    pub(crate) fn listener_id(&self) -> Option<&ListenerId> {
         self.listener.as_ref().map(|listener_state| &listener_state.listener.id)
     }
 

@@ -3,13 +3,11 @@
 
 use std::net::SocketAddr;
 
-use portcullis_model::BackendName;
-
 use crate::upstream::attempt::{ATTEMPTS, AttemptError};
 use crate::upstream::balance::{Asked, Preference};
 use crate::upstream::endpoint::{Freshness, PlainFailure, ResponseBody};
 use crate::upstream::http1::plain::{PlainRequest, PlainResponse};
-use crate::upstream::pool::Pools;
+use crate::upstream::pool::PlainBackend;
 
 /// A response, as far as it has not been seen.
 pub(crate) struct PlainAnswer<T> {
@@ -23,8 +21,7 @@ pub(crate) struct PlainAnswer<T> {
 /// be closed, and either nothing of the request was sent or it may be sent twice (RFC 9110 section
 /// 9.2.2).
 pub(crate) async fn send<T>(
-    pools: &Pools,
-    name: &BackendName,
+    mut backend: PlainBackend,
     preference: Preference,
     request: &PlainRequest,
     mut see: impl FnMut(SocketAddr, PlainResponse<'_>) -> T,
@@ -32,17 +29,15 @@ pub(crate) async fn send<T>(
     let (mut avoid, mut freshness, mut failure) = (None, Freshness::Any, AttemptError::NoEndpoint);
     for attempt in 0..ATTEMPTS {
         if attempt > 0 {
-            // Its terms may be others by now.
-            if !pools.is_plain(name) {
-                break;
-            }
-            pools.counters.retries.increment();
+            let Some(again) = backend.again() else { break };
+            backend = again;
+            backend.counters().retries.increment();
         }
         let asked = Asked { preference, headers: None, avoid };
-        let endpoint = pools.pick(name, asked).filter(|it| Some(it.address) != avoid);
+        let endpoint = backend.pick(asked).filter(|it| Some(it.address) != avoid);
         let Some(endpoint) = endpoint else { break };
         let address = endpoint.address;
-        let connection = match endpoint.plain_connection(&pools.counters, freshness).await {
+        let connection = match endpoint.plain_connection(backend.counters(), freshness).await {
             Ok(connection) => connection,
             Err(error) => {
                 avoid = Some(address);

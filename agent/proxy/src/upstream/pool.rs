@@ -45,6 +45,13 @@ pub(crate) struct Pools {
     of_gateways: RefCell<HashMap<ObjectName, Rc<Self>, RandomState>>,
 }
 
+/// A backend of whose terms none needs more of a request than bytes.
+#[derive(Clone)]
+pub(crate) struct PlainBackend {
+    pools: Rc<Pools>,
+    pool: Rc<Pool>,
+}
+
 /// The endpoints of one backend.
 struct Pool {
     backend: Arc<Backend>,
@@ -106,14 +113,7 @@ impl Pools {
 
     /// The endpoint for the next request; `None` if the backend has no endpoint.
     pub(crate) fn pick(&self, name: &BackendName, asked: Asked<'_>) -> Option<Rc<Endpoint>> {
-        let pool = self.current(name)?;
-        let chosen = balance::choose(&pool.backend, &pool.endpoints, &pool.turns, &asked)?;
-        if let Some(locality) = &pool.backend.locality
-            && let Some(place) = locality.places.get(chosen)
-        {
-            self.counters.chosen(*place);
-        }
-        pool.endpoints.get(chosen).filter(|it| it.may_be_asked()).cloned()
+        self.current(name)?.pick(asked, &self.counters).cloned()
     }
 
     /// False for a backend that never speaks HTTP/2.
@@ -121,9 +121,10 @@ impl Pools {
         self.current(name).is_some_and(|pool| pool.backend.protocol != BackendProtocol::Http1)
     }
 
-    /// True if none of the backend's terms needs more of a request than bytes.
-    pub(crate) fn is_plain(&self, name: &BackendName) -> bool {
-        self.current(name).is_some_and(|pool| pool.is_plain)
+    /// The backend, if none of its terms needs more of a request than bytes.
+    pub(crate) fn plain(self: Rc<Self>, name: &BackendName) -> Option<PlainBackend> {
+        let pool = self.current(name).filter(|pool| pool.is_plain)?;
+        Some(PlainBackend { pools: self, pool })
     }
 
     /// True if the backend has the endpoint, and it is available.
@@ -230,5 +231,37 @@ impl Pools {
         let mut of_gateways = self.of_gateways.borrow_mut();
         of_gateways.retain(|gateway, _| current.snapshot.client_certificates.contains_key(gateway));
         of_gateways.values().for_each(|pools| pools.sweep());
+    }
+}
+
+// === impl PlainBackend ===
+
+impl PlainBackend {
+    /// The endpoint for the next request; `None` if there is none.
+    pub(crate) fn pick(&self, asked: Asked<'_>) -> Option<&Rc<Endpoint>> {
+        self.pool.pick(asked, self.counters())
+    }
+
+    /// As the current snapshot has it; `None` if its terms are others by now.
+    pub(crate) fn again(&self) -> Option<Self> {
+        self.pools.clone().plain(&self.pool.backend.name)
+    }
+
+    pub(crate) fn counters(&self) -> &CoreCounters {
+        &self.pools.counters
+    }
+}
+
+// === impl Pool ===
+
+impl Pool {
+    fn pick(&self, asked: Asked<'_>, counters: &CoreCounters) -> Option<&Rc<Endpoint>> {
+        let chosen = balance::choose(&self.backend, &self.endpoints, &self.turns, &asked)?;
+        if let Some(locality) = &self.backend.locality
+            && let Some(place) = locality.places.get(chosen)
+        {
+            counters.chosen(*place);
+        }
+        self.endpoints.get(chosen).filter(|it| it.may_be_asked())
     }
 }

@@ -25,7 +25,7 @@ use crate::http::decide::Decision;
 use crate::http::h1::head::{self, Doubt, Reading, RequestBody, RequestHead};
 use crate::http::h1::response::{self, Asked, Framing, Persistence};
 use crate::http::h1::stream::OwnStream;
-use crate::http::plain::{self, is_plain};
+use crate::http::plain::{self, plain_backend};
 use crate::http::plan::ForwardPlan;
 use crate::http::router::Routed;
 use crate::http::service::Service;
@@ -34,6 +34,7 @@ use crate::upstream::balance::Preference;
 use crate::upstream::http1::plain::{PlainRequest, PlainResponse};
 use crate::upstream::http1::{BodyLength, LARGEST_PIECE};
 use crate::upstream::plain::{self as upstream, PlainAnswer};
+use crate::upstream::pool::PlainBackend;
 use crate::upstream::request::{IncomingBody, Outgoing, Upload};
 
 pub(super) enum Taken<'s> {
@@ -56,6 +57,7 @@ enum Way {
 }
 
 struct PlainWay {
+    backend: PlainBackend,
     request: PlainRequest,
     preference: Preference,
     /// Of a request that has a body.
@@ -121,9 +123,11 @@ pub(super) fn take<'s>(
     let mut way = match &routed.decision {
         Decision::Forward(plan)
             if let Some(length) = whole
-                && is_plain(plan, &routed, service) =>
+                && let Some(backend) = plain_backend(plan, &routed, service) =>
         {
-            Way::Plain(plain_way(&mut head, length as u64, (plan, &routed), client, service))
+            let (request, preference) =
+                plain_request(&mut head, length as u64, (plan, &routed), client, service);
+            Way::Plain(PlainWay { backend, request, preference, body: None })
         }
         Decision::Forward(_) | Decision::Own(_) | Decision::Guarded(_) => Way::Other(outgoing(&head, client)),
     };
@@ -154,17 +158,16 @@ fn whole(body: RequestBody, available: usize, routed: &Routed<'_>, client: &Clie
     usize::try_from(bytes).ok().filter(|bytes| is_small && *bytes <= available)
 }
 
-fn plain_way(
+fn plain_request(
     head: &mut RequestHead<'_>,
     length: u64,
     decided: (&ForwardPlan<'_>, &Routed<'_>),
     client: &Client,
     service: &Service,
-) -> PlainWay {
+) -> (PlainRequest, Preference) {
     let mut fields = std::mem::take(&mut head.fields);
     let asking = plain::Asking { head: &*head, length, read_ahead: LARGEST_PIECE };
-    let (request, preference) = plain::request(asking, &mut fields, decided, client, service);
-    PlainWay { request, preference, body: None }
+    plain::request(asking, &mut fields, decided, client, service)
 }
 
 /// The request as the library would have it.
@@ -196,12 +199,11 @@ impl TakenRequest<'_> {
         let (Way::Plain(way), Decision::Forward(plan)) = (&self.way, &self.routed.decision) else {
             return Box::pin(self.respond(stream, client, service)).await;
         };
-        let pools = service.forwarder.pools.serving(service.router.passage(&self.routed).listener);
         let answered = {
             let see = |_: SocketAddr, response: PlainResponse<'_>| {
                 begin(plan, &self.asked, self.persistence(client), response)
             };
-            let sending = pin!(upstream::send(&pools, plan.name, way.preference, &way.request, see));
+            let sending = pin!(upstream::send(way.backend.clone(), way.preference, &way.request, see));
             stream.watch(sending).await?
         };
         match answered {

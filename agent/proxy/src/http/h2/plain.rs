@@ -25,6 +25,7 @@ use crate::upstream::attempt::AttemptError;
 use crate::upstream::http1::plain::PlainResponse;
 use crate::upstream::http1::{BodyLength, HeadError};
 use crate::upstream::plain::{self as upstream, PlainAnswer};
+use crate::upstream::pool::PlainBackend;
 use crate::upstream::request::READ_AHEAD_OF_STREAM;
 
 /// A response, up to its body.
@@ -48,6 +49,7 @@ pub(super) async fn answer(
     head: &Parts,
     mut exchange: Exchange,
     (plan, routed): (&ForwardPlan<'_>, &Routed<'_>),
+    backend: PlainBackend,
     client: &Rc<Client>,
     service: &Service,
 ) -> Result<PlainStream, Box<Response>> {
@@ -55,11 +57,10 @@ pub(super) async fn answer(
     let asking = plain::Asking { head, length: 0, read_ahead: READ_AHEAD_OF_STREAM };
     let (request, preference) = plain::request(asking, &mut fields, (plan, routed), client, service);
     drop(fields);
-    let pools = service.forwarder.pools.serving(service.router.passage(routed).listener);
     let see = |endpoint: SocketAddr, response: PlainResponse<'_>| {
         see(plan, response).ok_or(AttemptError::Head(endpoint, HeadError::Invalid))
     };
-    let answered = upstream::send(&pools, plan.name, preference, &request, see).await;
+    let answered = upstream::send(backend, preference, &request, see).await;
     let answered = answered.and_then(|PlainAnswer { seen, endpoint, body }| Ok((seen?, endpoint, body)));
     match answered {
         Ok(((head, bytes), endpoint, body)) => {

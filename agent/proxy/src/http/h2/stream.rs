@@ -17,7 +17,7 @@ use crate::core::head::content_length;
 use crate::http::decide::Decision;
 use crate::http::h2::plain::{self, PlainStream};
 use crate::http::h2::response::{self, SendError};
-use crate::http::plain::is_plain;
+use crate::http::plain::plain_backend;
 use crate::http::service::{Response, Service};
 use crate::http::websocket;
 use crate::upstream::request::{IncomingBody, Outgoing, StreamBody, Upload};
@@ -87,9 +87,9 @@ async fn answer(
     let mut routed = service.router.route(&current, &client, &parts);
     if let Decision::Forward(plan) = &routed.decision
         && incoming.is_end_stream()
-        && is_plain(plan, &routed, &service)
+        && let Some(backend) = plain_backend(plan, &routed, &service)
     {
-        return match plain::answer(&parts, exchange, (plan, &routed), &client, &service).await {
+        return match plain::answer(&parts, exchange, (plan, &routed), backend, &client, &service).await {
             Ok(plain) => Answer::Plain(plain),
             Err(response) => Answer::Response(response),
         };
