@@ -5,6 +5,7 @@
 mod cluster;
 mod disk;
 mod tests;
+mod warnings;
 
 use std::fmt;
 use std::fs::{self, File};
@@ -36,17 +37,18 @@ struct Step {
 
 /// The step by which those behind it have their programs.
 const BUILD: &str = "build";
+const BUILD_ARGUMENTS: &[&str] = &["build", "--workspace", "--all-targets", "--locked"];
 
 const STEPS: &[Step] = &[
     Step { name: "setup", run: |_| setup::run(&setup::Args::ci()), fatal: true },
     Step { name: "cargo-deny, in the background", run: |_| auditing_early(), fatal: true },
     Step { name: "format", run: |_| format(), fatal: false },
     Step { name: "build-ebpf", run: |_| build_ebpf::run(&build_ebpf::Args::default()), fatal: true },
-    Step { name: "clippy", run: |_| clippy(), fatal: false },
     Step { name: "codegen --check", run: |_| codegen::run(&codegen::Args::check()), fatal: false },
     Step { name: "dashboards --check", run: |_| dashboards::run(&dashboards::Args::check()), fatal: false },
     Step { name: "tidy", run: |_| tidy::run(&tidy::Args::default()), fatal: false },
     Step { name: BUILD, run: |_| build(), fatal: true },
+    Step { name: "clippy", run: |_| warnings::of_workspace(), fatal: false },
     Step { name: "chart check", run: |_| command::run(pass_on::CHART.built().arg("check")), fatal: false },
     Step { name: "cluster build, in the background", run: |_| cluster::build_early(), fatal: true },
     Step { name: "agent of pods, in the background", run: |_| cluster::build_agent_early(), fatal: true },
@@ -64,6 +66,7 @@ const STEPS: &[Step] = &[
     Step { name: "cluster test", run: cluster::test, fatal: false },
     Step { name: "API server tests", run: cluster::api_server_tests, fatal: false },
     // From here on, they need the agent that was built in the background.
+    Step { name: "warnings of the agent alone", run: |_| warnings::of_agent(), fatal: false },
     Step { name: "instructions", run: |_| instructions(), fatal: false },
     Step { name: "chart test", run: cluster::chart, fatal: false },
     Step { name: "conformance", run: cluster::conformance, fatal: false },
@@ -151,7 +154,7 @@ fn meanwhile(build: &Command, what: &str, log: &str) -> Result<()> {
 /// oauth2-proxy, which is built with Go the first time, in front of an application.
 fn sign_in(tally: &mut Tally) -> Result<()> {
     let test = ["test", "--workspace", "--locked", "--test", "sign_in", "--", "--ignored"];
-    tally.follow(workspace::cargo().args(test))
+    tally.follow(warnings::linting_cargo().args(test))
 }
 
 /// TLS clients of all kinds that there are here, a few hundred connections.
@@ -183,14 +186,9 @@ fn format() -> Result<()> {
     command::run(workspace::cargo().args(["fmt", "--check", "--manifest-path", "ebpf/Cargo.toml"]))
 }
 
-fn clippy() -> Result<()> {
-    let deny = ["--", "--deny", "warnings"];
-    command::run(workspace::cargo().args(["clippy", "--workspace", "--all-targets", "--locked"]).args(deny))
-}
-
 /// Tests, the agent that those in namespaces run, and the programs of later steps.
 fn build() -> Result<()> {
-    command::run(workspace::cargo().args(["build", "--workspace", "--all-targets", "--locked"]))?;
+    command::run(warnings::linting_cargo().args(BUILD_ARGUMENTS))?;
     match Command::new("id").arg("-u").output() {
         Ok(output) if output.stdout == b"0\n" => Ok(()),
         _ => bail!("the tests of kernel programs and namespaces need root"),

@@ -8,8 +8,8 @@ use anyhow::Result;
 use portcullis_testbed::build::{self, Profile};
 use portcullis_testbed::{command, workspace};
 
-use super::meanwhile;
 use super::tests::Tally;
+use super::{meanwhile, warnings};
 use crate::pass_on::{CHART, CLUSTER, CONFORMANCE, Program};
 
 /// Relative to the workspace.
@@ -40,7 +40,7 @@ pub(super) fn test(tally: &mut Tally) -> Result<()> {
 
 /// The tests of `portcullis-control` that `cargo test` leaves out.
 pub(super) fn api_server_tests(tally: &mut Tally) -> Result<()> {
-    tally.follow(&mut inside_ci(CLUSTER, &["api-server-tests"]))
+    tally.follow(warnings::lint(&mut inside_ci(CLUSTER, &["api-server-tests"])))
 }
 
 /// Tests what an operator installs: a DaemonSet that serves traffic, and leaves nothing behind.

@@ -11,6 +11,8 @@ use std::thread;
 use anyhow::{Context, Result, bail};
 use portcullis_testbed::workspace;
 
+use super::warnings::linting_cargo;
+
 const LAST_LINES: usize = 20;
 
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -27,7 +29,7 @@ pub(super) fn run(tally: &mut Tally) -> Result<()> {
 /// and for what must not happen.
 fn cargo_test() -> Result<Command> {
     let threads = 2 * thread::available_parallelism()?.get();
-    let mut cargo = workspace::cargo();
+    let mut cargo = linting_cargo();
     cargo.args(["test", "--workspace", "--locked", "--no-fail-fast"]);
     cargo.env("RUST_TEST_THREADS", threads.to_string());
     Ok(cargo)
