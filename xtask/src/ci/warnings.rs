@@ -8,8 +8,8 @@ use portcullis_testbed::build::{self, Profile};
 use portcullis_testbed::{command, workspace};
 use serde_json::Value;
 
-/// Cargo with clippy in the compiler's place, which lints what it compiles. With `cargo clippy`, all
-/// dependencies would be compiled once more.
+/// Cargo with clippy in the compiler's place, which lints what it compiles. With `cargo clippy`,
+/// all dependencies would be compiled once more.
 pub(super) fn linting_cargo() -> Command {
     let mut cargo = workspace::cargo();
     lint(&mut cargo);

@@ -8,15 +8,13 @@ use tokio::task::yield_now;
 
 use crate::core::pipe::Pipes;
 use crate::http::body::Body;
-use crate::http::h1::stream::OwnStream;
+use crate::http::h1::stream::{FIRST_PIECE, OwnStream};
 
 /// Bytes that came at once, of a body of which more may be worth a pipe.
 const MUCH: usize = 8 << 10;
 /// Bytes to come that are worth one.
 const WORTH: u64 = 32 << 10;
-/// Bytes of a pipe: a connection's first one, the first of a body if the one before it was taken
-/// at once, and the largest.
-pub(super) const FIRST_PIECE: usize = 16 << 10;
+/// Bytes of a pipe: the first of a body if the one before it was taken at once, and the largest.
 const FIRST_PIECE_OF_NEXT: usize = 64 << 10;
 const LARGEST_PIECE: usize = 1 << 20;
 /// Bytes in a row, after which others of the core have their turn.

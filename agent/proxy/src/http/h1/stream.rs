@@ -17,11 +17,13 @@ use crate::core::pipe::Pipe;
 use crate::http::h1::Unserved;
 use crate::http::h1::head::RequestBody;
 use crate::http::h1::intake::{Intake, Next};
-use crate::http::h1::splice::FIRST_PIECE;
 use crate::upstream::request::{Broken, FedBody};
 
 /// Bytes of one read.
 const SCRATCH: usize = 16 << 10;
+
+/// Bytes of a pipe at the beginning of a connection's first large body.
+pub(super) const FIRST_PIECE: usize = 16 << 10;
 
 /// Bytes of the longest end of a head: CRLF, CRLF.
 const EMPTY_LINE: usize = 4;
