@@ -77,8 +77,10 @@ impl Histogram {
 // === impl Observed ===
 
 impl Observed {
+    /// Looks from below: what took long can wait for a few bounds more.
     pub(crate) fn nanoseconds(nanoseconds: u64) -> Self {
-        Self { bucket: BOUNDS.partition_point(|bound| *bound < nanoseconds), nanoseconds }
+        let bucket = BOUNDS.iter().position(|bound| nanoseconds <= *bound);
+        Self { bucket: bucket.unwrap_or(BOUNDS.len()), nanoseconds }
     }
 }
 

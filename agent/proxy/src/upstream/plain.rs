@@ -21,18 +21,20 @@ pub(crate) struct PlainAnswer<T> {
 /// be closed, and either nothing of the request was sent or it may be sent twice (RFC 9110 section
 /// 9.2.2).
 pub(crate) async fn send<T>(
-    mut backend: PlainBackend,
+    backend: &PlainBackend,
     preference: Preference,
     request: &PlainRequest,
     mut see: impl FnMut(SocketAddr, PlainResponse<'_>) -> T,
 ) -> Result<PlainAnswer<T>, AttemptError> {
     let (mut avoid, mut freshness, mut failure) = (None, Freshness::Any, AttemptError::NoEndpoint);
+    let mut again = None;
     for attempt in 0..ATTEMPTS {
         if attempt > 0 {
-            let Some(again) = backend.again() else { break };
-            backend = again;
-            backend.counters().retries.increment();
+            again = backend.again();
+            let Some(again) = &again else { break };
+            again.counters().retries.increment();
         }
+        let backend = again.as_ref().unwrap_or(backend);
         let asked = Asked { preference, headers: None, avoid };
         let endpoint = backend.pick(asked).filter(|it| Some(it.address) != avoid);
         let Some(endpoint) = endpoint else { break };

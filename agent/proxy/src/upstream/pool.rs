@@ -46,7 +46,6 @@ pub(crate) struct Pools {
 }
 
 /// A backend of whose terms none needs more of a request than bytes.
-#[derive(Clone)]
 pub(crate) struct PlainBackend {
     pools: Rc<Pools>,
     pool: Rc<Pool>,

@@ -203,7 +203,7 @@ impl TakenRequest<'_> {
             let see = |_: SocketAddr, response: PlainResponse<'_>| {
                 begin(plan, &self.asked, self.persistence(client), response)
             };
-            let sending = pin!(upstream::send(way.backend.clone(), way.preference, &way.request, see));
+            let sending = pin!(upstream::send(&way.backend, way.preference, &way.request, see));
             stream.watch(sending).await?
         };
         match answered {

@@ -60,7 +60,7 @@ pub(super) async fn answer(
     let see = |endpoint: SocketAddr, response: PlainResponse<'_>| {
         see(plan, response).ok_or(AttemptError::Head(endpoint, HeadError::Invalid))
     };
-    let answered = upstream::send(backend, preference, &request, see).await;
+    let answered = upstream::send(&backend, preference, &request, see).await;
     let answered = answered.and_then(|PlainAnswer { seen, endpoint, body }| Ok((seen?, endpoint, body)));
     match answered {
         Ok(((head, bytes), endpoint, body)) => {
