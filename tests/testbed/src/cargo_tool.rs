@@ -28,6 +28,9 @@ pub fn ensure(tool: CargoTool) -> Result<PathBuf> {
         cargo.args(["install", tool.name, "--locked", "--quiet", "--version", tool.version, "--root"]);
         // What an outer cargo was told of its target is not meant for a tool.
         cargo.arg(&root).current_dir(env::temp_dir()).env_remove("RUSTFLAGS").env_remove("CARGO_TARGET_DIR");
+        // It runs for seconds, whatever its own profile would have cargo spend on it.
+        cargo.env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1").env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
+        cargo.env("CARGO_PROFILE_RELEASE_LTO", "off").env("CARGO_PROFILE_RELEASE_DEBUG", "false");
         command::run(&mut cargo).with_context(|| format!("{} is needed", tool.name))?;
     }
     Ok(program)
