@@ -14,6 +14,7 @@ mod nodes;
 mod outside;
 mod reached;
 mod removed;
+mod scraped;
 mod sessions;
 mod words;
 
@@ -40,6 +41,7 @@ const INSTALLED: &[Checks] = &[
     agent::CHECKS,
     nodes::CHECKS,
     gateway::CHECKS,
+    scraped::CHECKS,
     balancer::CHECKS,
     reached::CHECKS,
     host_ports::CHECKS,
@@ -65,7 +67,8 @@ pub(super) fn run(cluster: &Cluster, installed: &Installed, further: Checks) -> 
 
 /// Returns how many checks failed.
 fn check_all(cluster: &Cluster, installed: &Installed, further: Checks) -> Result<usize> {
-    install::install(cluster, &super::crds(), installed)?;
+    words::apply_elsewhere(cluster, scraped::MANIFESTS)?;
+    install::install(cluster, &super::crds(), &scraped::with_metrics(installed))?;
     words::apply(cluster, MANIFESTS)?;
     words::apply(cluster, STREAMS)?;
     outside::make(cluster)?;
@@ -85,7 +88,7 @@ fn remove_objects(cluster: &Cluster) -> Result<()> {
         &format!("namespace/{TESTED}"),
         &format!("namespace/{}", dedicated::KEYS),
     ])?;
-    Ok(())
+    scraped::forget_the_token(cluster)
 }
 
 fn count_failed(cluster: &Cluster, checks: &[(&str, Check)]) -> usize {
