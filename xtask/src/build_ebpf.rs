@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 use anyhow::{Context, Result};
-use portcullis_testbed::{command, workspace};
+use portcullis_testbed::{command, paths, workspace};
 
 use crate::object_file;
 use crate::toolchain::{Choice, Toolchain};
@@ -75,7 +75,8 @@ fn compile(toolchain: Toolchain) -> Result<PathBuf> {
 /// BTF is made from debug information. The bindings want to know a processor, for its registers, of
 /// which nothing here makes use: it is the same one everywhere, so that the object is.
 fn rustflags() -> String {
-    ["-Cdebuginfo=2", "-Clink-arg=--btf", "--cfg=bpf_target_arch=\"x86_64\""].join("\x1f")
+    let flags = ["-Cdebuginfo=2", "-Clink-arg=--btf", "--cfg=bpf_target_arch=\"x86_64\""].map(str::to_owned);
+    flags.into_iter().chain(paths::rust_flags()).collect::<Vec<_>>().join("\x1f")
 }
 
 fn target_directory() -> PathBuf {

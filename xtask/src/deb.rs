@@ -53,7 +53,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let program = args.binary.clone().map_or_else(release::build, Ok)?;
+    let program = args.binary.clone().map_or_else(|| release::build(None), Ok)?;
     let epoch = epoch()?;
     let package = tempfile::tempdir()?;
     let contents = Contents { root: package.path() };

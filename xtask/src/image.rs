@@ -15,7 +15,7 @@ use object::read::elf::{ElfFile64, ProgramHeader};
 use crate::architecture::Architecture;
 use crate::release;
 use archive::{Image, Layout, User};
-use portcullis_testbed::{command, workspace};
+use portcullis_testbed::{build, command, paths, workspace};
 
 /// Authorities that BackendTLSPolicy's `wellKnownCACertificates: System` means, where Debian and
 /// most others keep them.
@@ -35,6 +35,10 @@ pub(crate) struct Args {
     /// Build for this processor [default: this machine's]
     #[arg(long, value_enum, conflicts_with = "binary")]
     architecture: Option<Architecture>,
+    /// Lay the agent out by this profile of an earlier release, in place of training it anew: the
+    /// same image comes of it
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["binary", "architecture"])]
+    profile: Option<PathBuf>,
     /// Leave the system's certificate authorities out
     #[arg(long)]
     without_authorities: bool,
@@ -46,8 +50,8 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<()> {
     let program = match (&args.binary, args.architecture) {
         (Some(binary), _) => binary.clone(),
-        (None, Some(architecture)) => built(architecture)?,
-        (None, None) => built(Architecture::host()?)?,
+        (None, Some(architecture)) => built(architecture, None)?,
+        (None, None) => built(Architecture::host()?, args.profile.as_deref())?,
     };
     let program = shippable(&program)?;
     let authorities = (!args.without_authorities).then_some(Path::new(AUTHORITIES));
@@ -63,8 +67,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 }
 
 /// The agent as it is shipped.
-pub(crate) fn built(architecture: Architecture) -> Result<PathBuf> {
-    let program = release::build_for(architecture)?;
+pub(crate) fn built(architecture: Architecture, profile: Option<&Path>) -> Result<PathBuf> {
+    let program = release::build_for(architecture, profile)?;
     refuse_unlisted(&program)?;
     Ok(program)
 }
@@ -72,11 +76,22 @@ pub(crate) fn built(architecture: Architecture) -> Result<PathBuf> {
 /// A static program without its debug information.
 fn shippable(program: &Path) -> Result<PathBuf> {
     refuse_dynamic(program)?;
-    strip(program)
+    let program = strip(program)?;
+    refuse_paths(&program)?;
+    Ok(program)
 }
 
-/// The image of this program that is published, and the program in it.
-pub(crate) fn published(program: &Path) -> Result<(Layout, PathBuf)> {
+/// An image that is published, and what is told about it.
+pub(crate) struct Published {
+    pub layout: Layout,
+    /// The program in it.
+    pub program: PathBuf,
+    /// The profile that the program is laid out by, if it is.
+    pub profile: Option<PathBuf>,
+}
+
+pub(crate) fn published(program: &Path) -> Result<Published> {
+    let profile = Some(build::profile_of(program)).filter(|profile| profile.is_file());
     let program = shippable(program)?;
     refuse_unlisted(&program)?;
     let authorities = Path::new(AUTHORITIES);
@@ -84,7 +99,7 @@ pub(crate) fn published(program: &Path) -> Result<(Layout, PathBuf)> {
         bail!("there is no {AUTHORITIES}, which belongs into the image: install ca-certificates");
     }
     let image = Image { program: &program, user: User::Root, files: &[authorities], compressed: true };
-    Ok((image.layout()?, program))
+    Ok(Published { layout: image.layout()?, program, profile })
 }
 
 /// Of a version of its own, so that a node never takes an old image for a new one.
@@ -126,6 +141,21 @@ fn refuse_unlisted(program: &Path) -> Result<()> {
     let file = ElfFile64::<object::Endianness>::parse(&*bytes).context("the program is not ELF")?;
     if file.section_by_name(CRATES).is_none() {
         bail!("{} does not list its crates: cargo-auditable did not build it", program.display());
+    }
+    Ok(())
+}
+
+/// What is built of the same sources elsewhere would be another program.
+fn refuse_paths(program: &Path) -> Result<()> {
+    let bytes = fs::read(program)?;
+    for path in paths::unnamed() {
+        if memchr::memmem::find(&bytes, path.as_os_str().as_encoded_bytes()).is_some() {
+            bail!(
+                "{} names files in {}, a directory of this machine: build it with `cargo xtask release`",
+                program.display(),
+                path.display()
+            );
+        }
     }
     Ok(())
 }

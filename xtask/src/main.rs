@@ -18,6 +18,7 @@ mod object_file;
 mod pass_on;
 mod publish;
 mod release;
+mod reproduce;
 mod setup;
 mod tidy;
 mod toolchain;
@@ -57,6 +58,8 @@ enum Command {
     Advisories(deny::Args),
     /// Build the agent as it is shipped: trained under load, and laid out by what that showed
     Release(release::Args),
+    /// Build the image twice, in two places, and compare
+    Reproduce(reproduce::Args),
     /// Build the agent's container image, without a container daemon
     Image(image::Args),
     /// Push image, list of its parts and chart to a registry, signed
@@ -99,6 +102,7 @@ fn main() -> Result<()> {
         Command::Deny(args) => deny::run(&args),
         Command::Advisories(args) => deny::advisories(&args),
         Command::Release(args) => release::run(&args),
+        Command::Reproduce(args) => reproduce::run(&args),
         Command::Image(args) => image::run(&args),
         Command::Publish(args) => publish::run(&args),
         Command::Deb(args) => deb::run(&args),

@@ -17,12 +17,14 @@ use anyhow::{Context, Result};
 use portcullis_testbed::workspace;
 
 use crate::architecture::Architecture;
-use crate::image;
+use crate::image::{self, Published};
 use images::Images;
-use registry::{Registry, Repository, Tag, Transport};
+use registry::{Attachment, Registry, Repository, Tag, Transport};
 use signature::Key;
 
-const SBOM: &str = "application/vnd.cyclonedx+json";
+const SBOM: Attachment = ("application/vnd.cyclonedx+json", "sbom");
+/// What the program is laid out by, as LLVM writes it.
+const PROFILE: Attachment = ("application/vnd.portcullis.profdata", "profdata");
 /// Directory in which all that is published is made.
 const PLACE: &str = "target/publish";
 
@@ -68,7 +70,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let images = Images::of(&programs(args)?)?;
     let digests = images.digests();
     let digest = digests.first().context("there is no program to publish")?;
-    let sboms = images.each().map(|(image, program)| Ok((image, parts::of(program)?)));
+    let sboms = images.each().map(|image| Ok((image, parts::of(&image.program)?)));
     let sboms = sboms.collect::<Result<Vec<_>>>()?;
     let charts = repository.charts();
     let package = chart::package((repository, digest), &place)?;
@@ -80,11 +82,16 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     images.push(&registry, repository, tag)?;
     println!("publish: image {repository}@{digest} for {}", images.architectures());
-    for (image, sbom) in sboms {
-        let name = format!("portcullis-{}.cdx.json", image.architecture.name());
+    for (Published { layout, profile, .. }, sbom) in sboms {
+        let image = &layout.manifest.digest;
+        let name = format!("portcullis-{}.cdx.json", layout.architecture.name());
         fs::write(place.join(&name), &sbom).context("cannot write the SBOM")?;
-        registry.attach(repository, &image.manifest.digest, SBOM, sbom)?;
+        registry.attach(repository, image, SBOM, sbom)?;
         println!("publish: SBOM in {PLACE}/{name}, and beside the image");
+        if let Some(profile) = profile {
+            registry.attach(repository, image, PROFILE, fs::read(profile)?)?;
+            println!("publish: the profile of {}, beside the image", layout.architecture.name());
+        }
     }
 
     let chart = match there {
@@ -113,7 +120,7 @@ fn programs(args: &Args) -> Result<Vec<PathBuf>> {
     if wanted.is_empty() {
         wanted.insert(Architecture::host()?);
     }
-    wanted.into_iter().map(image::built).collect()
+    wanted.into_iter().map(|architecture| image::built(architecture, None)).collect()
 }
 
 #[cfg(test)]

@@ -14,14 +14,18 @@ use crate::{cross, pass_on, setup};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
+    /// Lay it out by this profile of an earlier release, in place of training it anew: the same
+    /// program comes of it
+    #[arg(long, value_name = "FILE")]
+    profile: Option<PathBuf>,
     /// Also build it untrained, and count what requests cost both
     #[arg(long)]
     compare: bool,
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let program = build()?;
-    println!("release: {}", program.display());
+    let program = build(args.profile.as_deref())?;
+    println!("release: {}, laid out by {}", program.display(), build::profile_of(&program).display());
     if !args.compare {
         return Ok(());
     }
@@ -32,12 +36,27 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 }
 
 /// For another processor than this machine's, untrained.
-pub(crate) fn build_for(architecture: Architecture) -> Result<PathBuf> {
-    if architecture == Architecture::host()? { build() } else { cross::release(architecture) }
+pub(crate) fn build_for(architecture: Architecture, profile: Option<&Path>) -> Result<PathBuf> {
+    if architecture == Architecture::host()? { build(profile) } else { cross::release(architecture) }
 }
 
-/// Takes as long as two builds and some minutes of load.
-pub(crate) fn build() -> Result<PathBuf> {
+/// Laid out by the profile, or else by one of its own, which takes as long as a second build and
+/// some minutes of load.
+pub(crate) fn build(profile: Option<&Path>) -> Result<PathBuf> {
+    let place = workspace::target_directory().join("counts.profdata");
+    match profile {
+        // It may lie where the release is built, of which nothing is kept.
+        Some(profile) => {
+            let bytes = fs::read(profile).with_context(|| format!("cannot read {}", profile.display()))?;
+            fs::create_dir_all(workspace::target_directory())?;
+            fs::write(&place, bytes)?;
+        }
+        None => train(&place)?,
+    }
+    build::trained(&place)
+}
+
+fn train(profile: &Path) -> Result<()> {
     setup::run(&setup::Args::training())?;
     let profdata = profdata()?;
     let counts = workspace::target_directory().join("counts");
@@ -48,9 +67,7 @@ pub(crate) fn build() -> Result<PathBuf> {
     command::run(pass_on::BENCH.command().args(["train", "--binary"]).arg(&program))?;
     let written = counts.read_dir().is_ok_and(|mut files| files.next().is_some());
     ensure!(written, "the agent has written no counts into {}", counts.display());
-    let profile = counts.with_extension("profdata");
-    command::run(Command::new(profdata).arg("merge").arg("--output").arg(&profile).arg(&counts))?;
-    build::trained(&profile)
+    command::run(Command::new(profdata).arg("merge").arg("--output").arg(profile).arg(&counts))
 }
 
 /// LLVM's program for profiles, of the compiler's own version: rustup's component has it.

@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::Result;
 
 use crate::workspace::{cargo, root, target_directory, xtask};
-use crate::{cargo_tool, command, versions};
+use crate::{cargo_tool, command, paths, versions};
 
 /// Builds kernel programs and agent the way they are shipped, but for the training, and dynamic.
 /// Returns the program.
@@ -64,7 +64,12 @@ pub fn static_build(profile: Profile) -> Result<Command> {
 /// The agent as it is shipped: a static release, trained under load.
 pub fn shipped() -> Result<PathBuf> {
     command::run(&mut xtask(&["release"]))?;
-    Ok(static_path(&trained_directory(), Profile::Release))
+    Ok(shipped_path())
+}
+
+/// The program that [`shipped`] makes.
+pub fn shipped_path() -> PathBuf {
+    static_path(&trained_directory(), Profile::Release)
 }
 
 /// A static release that counts how often each of its branches is taken, and writes that into
@@ -76,8 +81,9 @@ pub fn counting(counts: &Path) -> Result<PathBuf> {
     Ok(static_path(&directory, Profile::Release))
 }
 
-/// A static release laid out by what a [counting one](counting) wrote, merged into one file.
-/// Everything is compiled anew: cargo does not notice that a dependency's profile changed.
+/// A static release laid out by what a [counting one](counting) wrote, merged into one file, which
+/// is put [beside](profile_of) it. Everything is compiled anew: cargo does not notice that a
+/// dependency's profile changed.
 pub fn trained(profile: &Path) -> Result<PathBuf> {
     let directory = trained_directory();
     if directory.exists() {
@@ -85,7 +91,13 @@ pub fn trained(profile: &Path) -> Result<PathBuf> {
     }
     let flag = format!("-Cprofile-use={}", profile.display());
     command::run(&mut static_build_in(Profile::Release, &directory, &[flag])?)?;
-    Ok(static_path(&directory, Profile::Release))
+    fs::copy(profile, profile_of(&shipped_path()))?;
+    Ok(shipped_path())
+}
+
+/// The place of the profile that a program was laid out by: who has both can build it once more.
+pub fn profile_of(program: &Path) -> PathBuf {
+    program.with_extension("profdata")
 }
 
 fn trained_directory() -> PathBuf {
@@ -114,9 +126,11 @@ fn static_cargo(target: &str, profile: Profile, directory: &Path, flags: &[Strin
     let mut cargo = Command::new(cargo_tool::ensure(versions::CARGO_AUDITABLE)?);
     cargo.current_dir(root()).args(["auditable", "build", "--locked", "--profile", profile.name()]);
     cargo.args(["--package", "portcullis", "--target", target, "--target-dir"]).arg(directory);
-    let flags = [&["-Ctarget-feature=+crt-static".to_owned()], flags].concat();
+    let own = "-Ctarget-feature=+crt-static".to_owned();
+    let flags: Vec<_> = [own].into_iter().chain(paths::rust_flags()).chain(flags.iter().cloned()).collect();
     // Unlike RUSTFLAGS, flags may contain spaces.
     cargo.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"));
+    paths::rename_in_c(&mut cargo, target);
     Ok(cargo)
 }
 

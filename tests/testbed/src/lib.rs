@@ -13,6 +13,7 @@ mod connection;
 pub mod go;
 pub mod helm;
 mod leftovers;
+pub mod paths;
 pub mod quickstart;
 mod tls;
 pub mod versions;

@@ -38,6 +38,10 @@ pub(super) enum Transport {
     Plain,
 }
 
+/// A kind of what is attached, and the ending of the tags by which clients find it that do not ask
+/// for referrers.
+pub(super) type Attachment = (&'static str, &'static str);
+
 /// Something that is pushed, but for its manifest.
 pub(super) struct Artifact {
     pub(super) blobs: Blobs,
@@ -201,7 +205,7 @@ impl Registry {
         &self,
         repository: &Repository,
         subject: &str,
-        kind: &'static str,
+        (kind, suffix): Attachment,
         bytes: Vec<u8>,
     ) -> Result<()> {
         let size = self.manifest(repository, subject)?.len();
@@ -211,7 +215,7 @@ impl Registry {
         let content = blobs.add(kind, bytes);
         let manifest = json!({ "schemaVersion": 2, "mediaType": MANIFEST, "artifactType": kind,
             "config": config.json(), "layers": [content.json()], "subject": subject.json() });
-        self.push(Artifact { blobs, manifest }, repository, &tag_of(&subject.digest, "sbom"))
+        self.push(Artifact { blobs, manifest }, repository, &tag_of(&subject.digest, suffix))
     }
 
     pub(super) fn push(&self, artifact: Artifact, repository: &Repository, tag: &str) -> Result<()> {

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 
 use flate2::Compression;
 use flate2::write::ZlibEncoder;
-use portcullis_testbed::{command, helm};
+use portcullis_testbed::{build, command, helm};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -71,8 +71,12 @@ impl Server {
 
     /// A static program that lists itself and one crate, as cargo-auditable has it.
     fn program(&self, answer: u8) -> PathBuf {
+        self.program_of(&format!("int main(void) {{ return {answer}; }}"))
+    }
+
+    fn program_of(&self, code: &str) -> PathBuf {
         let [source, list, program] = ["main.c", "list", "published"].map(|name| self.path(name));
-        fs::write(&source, format!("int main(void) {{ return {answer}; }}")).unwrap();
+        fs::write(&source, code).unwrap();
         let crates = json!({ "packages": [
             { "name": "anyhow", "version": "1.0.0", "source": "crates.io" },
             { "name": "portcullis", "version": "0.1.0", "source": "local", "dependencies": [0], "root": true },
@@ -113,6 +117,7 @@ fn an_image_is_published_with_its_parts_and_a_chart_that_pins_it_and_all_is_sign
     let server = Server::start();
     let program = server.program(0);
     let [key, public] = server.key();
+    fs::write(build::profile_of(&program), "how often").unwrap();
     server.publish(&program, Some(key), false).unwrap();
     let digest = server.crane("digest", "portcullis:0.1.0").trim().to_owned();
     let name = digest.replace(':', "-");
@@ -124,7 +129,9 @@ fn an_image_is_published_with_its_parts_and_a_chart_that_pins_it_and_all_is_sign
     let on = json!({ "ref": "pkg:cargo/portcullis@0.1.0", "dependsOn": ["pkg:cargo/anyhow@1.0.0"] });
     assert!(sbom["dependencies"].as_array().unwrap().contains(&on), "{sbom}");
     let referrers = server.manifest(&format!("portcullis:{name}"));
-    assert_eq!(referrers["manifests"][0]["artifactType"], SBOM);
+    let attached = referrers["manifests"].as_array().unwrap().iter().map(|it| &it["artifactType"]);
+    assert_eq!(attached.collect::<Vec<_>>(), [SBOM.0, PROFILE.0]);
+    assert_eq!(server.content(&format!("portcullis:{name}.profdata")), "how often");
 
     let chart = format!("oci://{}/team/charts/portcullis", server.host);
     let mut template = helm::isolated(Command::new(helm::program().unwrap()));
@@ -174,6 +181,15 @@ fn an_image_is_published_with_its_parts_and_a_chart_that_pins_it_and_all_is_sign
         let refused = server.publish(&other, Some(key), true).unwrap_err().to_string();
         assert!(refused.contains(problem), "{refused}");
     }
+}
+
+#[test]
+fn a_program_that_names_files_of_this_machine_is_not_published() {
+    let server = Server::start();
+    let source = workspace::root().join("agent/src/main.rs");
+    let code = format!("#include <stdio.h>\nint main(void) {{ return puts(\"{}\"); }}", source.display());
+    let refused = server.publish(&server.program_of(&code), None, false).unwrap_err().to_string();
+    assert!(refused.contains("names files in") && refused.contains("/agent,"), "{refused}");
 }
 
 #[test]
