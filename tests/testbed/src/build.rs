@@ -126,8 +126,10 @@ fn static_cargo(target: &str, profile: Profile, directory: &Path, flags: &[Strin
     let mut cargo = Command::new(cargo_tool::ensure(versions::CARGO_AUDITABLE)?);
     cargo.current_dir(root()).args(["auditable", "build", "--locked", "--profile", profile.name()]);
     cargo.args(["--package", "portcullis", "--target", target, "--target-dir"]).arg(directory);
-    let own = "-Ctarget-feature=+crt-static".to_owned();
-    let flags: Vec<_> = [own].into_iter().chain(paths::rust_flags()).chain(flags.iter().cloned()).collect();
+    // A library's code would call most functions through a table, for a program that it does not
+    // have.
+    let own = ["-Ctarget-feature=+crt-static", "-Crelocation-model=pie"].map(str::to_owned);
+    let flags: Vec<_> = own.into_iter().chain(paths::rust_flags()).chain(flags.iter().cloned()).collect();
     // Unlike RUSTFLAGS, flags may contain spaces.
     cargo.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"));
     paths::rename_in_c(&mut cargo, target);
