@@ -21,13 +21,17 @@ use crate::cli::BugreportArgs;
 use crate::output;
 
 /// The endpoints that are asked, and the files of their answers.
-const PARTS: [(&str, &str, Form); 7] = [
+const PARTS: [(&str, &str, Form); 11] = [
     ("/about", "agent.json", Form::Json),
     ("/readyz", "ready.txt", Form::Readiness),
     ("/problems", "problems.txt", Form::Text),
+    ("/api/v1/problems?limit=1000", "problems.json", Form::Json),
     ("/status", "status.json", Form::Json),
     ("/listeners", "listeners.json", Form::Json),
     ("/config", "config.json", Form::Json),
+    ("/api/v1/node", "node.json", Form::Json),
+    ("/api/v1/traffic?limit=1000", "traffic.json", Form::Json),
+    ("/api/v1/certificates?limit=1000", "certificates.json", Form::Json),
     ("/metrics", "metrics.txt", Form::Text),
 ];
 

@@ -61,6 +61,36 @@ fn every_rule_of_the_crds_compiles() {
     assert!(schemas.map(check).sum::<usize>() > 400);
 }
 
+/// Logs and pages have them, too, and there are credentials among values.
+#[test]
+fn messages_leave_out_values_of_fields_and_parameters() {
+    let filter = |name: &str, value: &str| {
+        let set = json!({"set": [{"name": "authorization", "value": value}]});
+        route(json!({"filters": [{"type": name, "requestHeaderModifier": set}]}))
+    };
+    let matched = |kind: &str, value: &str| {
+        let pair = json!({"type": "Exact", "name": "token", "value": value, "more": {}});
+        route(json!({"matches": [{kind: [pair]}]}))
+    };
+    let long = "secret".repeat(1000);
+    for (object, place) in [
+        (filter("RequestHeaderModifier", "secret "), "filters[0].requestHeaderModifier.set[0].value: "),
+        (filter("URLRewrite", "secret"), "filters[0]: "),
+        (matched("headers", ""), "matches[0].headers[0].value: "),
+        (matched("queryParams", &long), "matches[0].queryParams[0].value: "),
+    ] {
+        let messages = messages("HTTPRoute", object);
+        assert!(
+            !messages.is_empty() && messages.iter().all(|message| !message.contains("secret")),
+            "{messages:?}"
+        );
+        assert!(messages.iter().any(|message| message.contains(place)), "{messages:?}");
+    }
+    let other =
+        messages("HTTPRoute", route(json!({"matches": [{"path": {"type": "Exact", "value": "shown"}}]})));
+    assert!(other.iter().any(|message| message.contains("shown")), "{other:?}");
+}
+
 /// One for each rule of its own form: what breaks it, and what it says. The rest of the object is
 /// right.
 #[test]

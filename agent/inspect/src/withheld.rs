@@ -42,7 +42,7 @@ fn withhold_others(value: &mut Value) {
             }
         }
         Value::Array(values) => values.iter_mut().for_each(withhold_others),
-        Value::String(text) => *text = without_quoted_values(text),
+        Value::String(text) => *text = without_query(&without_quoted_values(text)),
         Value::Null | Value::Bool(_) | Value::Number(_) => {}
     }
 }
@@ -55,25 +55,41 @@ fn withhold_second(pair: &mut Value) {
     }
 }
 
-/// The text of a message without values that it quotes: `Invalid value: "…"` of schemas and rules,
-/// `invalid type: string "…"` of parsers.
+/// The text of a message without values that it quotes, be it in quotes, or bare behind the words
+/// of schemas and rules, `Invalid value: …`.
 pub fn without_quoted_values(text: &str) -> String {
-    const BEFORE: [&str; 2] = ["value: ", "string "];
     let (mut kept, mut rest) = (String::new(), text);
-    let next = |rest: &str| BEFORE.iter().filter_map(|it| Some(rest.find(it)? + it.len())).min();
-    while let Some(begin) = next(rest) {
+    while let Some(begin) = next_value(rest) {
         let (before, after) = rest.split_at(begin);
         kept += before;
-        rest = after;
-        let length = match after.strip_prefix('"') {
-            Some(quoted) => 1 + end_of_quoted(quoted),
-            None if before.ends_with("value: ") => after.find([':', ',', '\n']).unwrap_or(after.len()),
-            None => continue,
-        };
-        kept += LEFT_OUT;
+        let length = value_length(after);
+        if length > 0 {
+            kept += LEFT_OUT;
+        }
         rest = &after[length..];
     }
     kept + rest
+}
+
+/// The next place at which a value may begin.
+fn next_value(text: &str) -> Option<usize> {
+    const BEFORE: [&str; 3] = ["Invalid value: ", "Unsupported value: ", "Duplicate value: "];
+    let announced = BEFORE.iter().filter_map(|words| Some(text.find(words)? + words.len()));
+    announced.chain(text.find('"')).min()
+}
+
+/// Bytes of the value at the beginning, 0 if there is none. Of an object or a list that a message
+/// has cut off, nothing of the line is kept.
+fn value_length(text: &str) -> usize {
+    if let Some(quoted) = text.strip_prefix('"') {
+        return 1 + end_of_quoted(quoted);
+    }
+    let mut values = serde_json::Deserializer::from_str(text).into_iter::<Value>();
+    match values.next() {
+        Some(Ok(_)) => values.byte_offset(),
+        Some(Err(_)) if text.starts_with(['{', '[']) => text.find('\n').unwrap_or(text.len()),
+        Some(Err(_)) | None => 0,
+    }
 }
 
 /// Bytes until behind the closing quote, or all if there is none.
@@ -85,6 +101,14 @@ fn end_of_quoted(text: &str) -> usize {
         is_end
     });
     end.map_or(text.len(), |end| end + 1)
+}
+
+/// A path, as rules have them, without what follows it.
+fn without_query(text: &str) -> String {
+    match text.split_once('?') {
+        Some((path, _)) if path.starts_with('/') => format!("{path}?{LEFT_OUT}"),
+        _ => text.to_owned(),
+    }
 }
 
 #[cfg(test)]
@@ -100,6 +124,7 @@ mod tests {
             "query": {"access_token": "RegularExpression s2|s3"},
             "filters": [{"RequestHeaders": {"set": [["x-partner", "s4"]], "add": [["b", "s5"]], "remove": ["c"]}}],
             "respond": {"status": 200, "body": "s8"},
+            "path": {"full": "/x?token=s9"},
             "message": "a: Invalid value: \"s\\\"6\": no; b: invalid type: string \"s7\", not value: 12: c; string d",
         }]});
         withhold(&mut config);
@@ -108,8 +133,38 @@ mod tests {
             "query": {"access_token": "(left out)"},
             "filters": [{"RequestHeaders": {"set": [["x-partner", "(left out)"]], "add": [["b", "(left out)"]], "remove": ["c"]}}],
             "respond": {"status": 200, "body": "(left out)"},
-            "message": "a: Invalid value: (left out): no; b: invalid type: string (left out), not value: (left out): c; string d",
+            "path": {"full": "/x?(left out)"},
+            "message": "a: Invalid value: (left out): no; b: invalid type: string (left out), not value: 12: c; string d",
         }]});
         assert_eq!(config, expected);
+    }
+
+    #[test]
+    fn messages_keep_their_words_and_lose_their_values() {
+        for (message, kept) in [
+            (
+                "set[0].value: Invalid value: \"s1 \": should match '^a$'",
+                "set[0].value: Invalid value: (left out): should match '^a$'",
+            ),
+            (
+                "a.value: Invalid value: {\"set\":[{\"value\":\"s2\"}]}: no",
+                "a.value: Invalid value: (left out): no",
+            ),
+            ("a: Invalid value: {\"set\":[{\"value\":\"s3… : no\nb: 1", "a: Invalid value: (left out)\nb: 1"),
+            ("a: Invalid value: [\"s4\", 5]: no", "a: Invalid value: (left out): no"),
+            (
+                "a: Unsupported value: 12: supported values: 1",
+                "a: Unsupported value: (left out): supported values: 1",
+            ),
+            (
+                "a: Invalid value: should have at least 1 items",
+                "a: Invalid value: should have at least 1 items",
+            ),
+            ("a: Duplicate value: {\"name\":\"s5\"}; b", "a: Duplicate value: (left out); b"),
+            ("regular expression \"(s6\" cannot be used", "regular expression (left out) cannot be used"),
+            ("unclosed \"s7", "unclosed (left out)"),
+        ] {
+            assert_eq!(without_quoted_values(message), kept);
+        }
     }
 }

@@ -121,6 +121,37 @@ spec:
   - filters:
     - type: RequestHeaderModifier
       requestHeaderModifier: {set: s3cret-in-no-list}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: refused-values, namespace: infra}
+spec:
+  parentRefs: [{name: web}]
+  rules:
+  - filters:
+    - type: RequestHeaderModifier
+      requestHeaderModifier: {set: [{name: authorization, value: "s3cret-with-a-blank "}]}
+  - filters:
+    - type: RequestHeaderModifier
+      requestHeaderModifier: {set: [{name: authorization, value: [s3cret-in-a-list]}]}
+  - filters:
+    - type: RequestHeaderModifier
+      requestHeaderModifier: {set: [{name: authorization, value: {a: s3cret-in-an-object}}]}
+  - filters:
+    - type: URLRewrite
+      requestHeaderModifier: {set: [{name: authorization, value: s3cret-of-another-filter}]}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: accepted-values, namespace: infra}
+spec:
+  parentRefs: [{name: web}]
+  rules:
+  - matches: [{headers: [{type: RegularExpression, name: x-key, value: "(s3cret-of-expression"}]}]
+  - matches: [{path: {value: /old}}]
+    filters:
+    - type: RequestRedirect
+      requestRedirect: {path: {type: ReplaceFullPath, replaceFullPath: "/new?token=s3cret-of-path"}}
 "#;
 
 fn unpacked(archive: &Path) -> BTreeMap<String, String> {
@@ -158,7 +189,7 @@ fn nothing_in_a_report_is_secret() {
     });
     let file = directory.path().join("report.tar.gz");
     let output = agent.command(&["bugreport", "--file", file.to_str().unwrap()]);
-    assert!(output.ends_with("report.tar.gz: 8 files, without secrets\n"), "{output}");
+    assert!(output.ends_with("report.tar.gz: 12 files, without secrets\n"), "{output}");
     assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
 
     let files = unpacked(&file);
@@ -169,12 +200,23 @@ fn nothing_in_a_report_is_secret() {
         ("ready.txt", "200 OK\nok: "),
         ("problems.txt", "HTTPRoute infra/refused"),
         ("problems.txt", "Secret infra/broken"),
+        ("problems.txt", "HTTPRoute infra/refused-values"),
+        ("problems.json", "HTTPRoute infra/accepted-values"),
+        ("node.json", "datapath"),
+        ("traffic.json", "at"),
+        ("certificates.json", "a.example"),
         ("status.json", "TrafficPolicy"),
         ("listeners.json", "datapath"),
         ("config.json", "x-partner"),
         ("metrics.txt", "portcullis_"),
     ] {
         assert!(named(name).contains(part), "{name}: {part} in {:?}:\n{}", files.keys(), named(name));
+    }
+    // Of what is refused, and of what filters write, nor do those on the machine who may ask it.
+    for answer in ["/problems", "/api/v1/problems"].map(|place| agent.admin(place).unwrap().body) {
+        for secret in ["with-a-blank", "in-a-list", "in-an-object", "of-another-filter"] {
+            assert!(!answer.contains(secret), "{answer}");
+        }
     }
     let secrets = ["s3cret", "mldR1azs8m", "PRIVATE KEY", HMAC_KEY, SESSION_KEY, "czNjcmV0"];
     // Lines of the key, and what its bytes would be as numbers.

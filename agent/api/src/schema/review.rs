@@ -13,6 +13,9 @@ use super::{ListType, Schema, Type};
 /// Advice where a boolean stands for a string: in YAML, these words need quotes.
 pub(crate) const QUOTE_WORDS: &str = ": quote it (yes, no, on, off, y and n are booleans, too)";
 
+/// Takes the place of values that are not repeated.
+const LEFT_OUT: &str = "(left out)";
+
 /// The result for an object. Violations refuse it; unknown fields were dropped.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Review {
@@ -213,7 +216,10 @@ impl Review {
             return;
         }
         let supported = schema.allowed.iter().map(Value::to_string).collect::<Vec<_>>().join(", ");
-        self.violation(at, format!("Unsupported value: {}: supported values: {supported}", excerpt(value)));
+        self.violation(
+            at,
+            format!("Unsupported value: {}: supported values: {supported}", excerpt(value, at)),
+        );
     }
 
     fn check_combinations(&mut self, schema: &Schema, value: &Value, at: &Path<'_>) {
@@ -244,7 +250,7 @@ impl Review {
     }
 
     fn refuse(&mut self, at: &Path<'_>, value: &Value, why: &str) {
-        self.violation(at, format!("Invalid value: {}: {why}", excerpt(value)));
+        self.violation(at, format!("Invalid value: {}: {why}", excerpt(value, at)));
     }
 
     fn refuse_text(&mut self, at: &Path<'_>, text: &str, why: &str) {
@@ -324,13 +330,35 @@ fn identity(schema: &Schema, item: &Value) -> Value {
     schema.list_map_keys.iter().filter_map(field).collect::<Map<_, _>>().into()
 }
 
-/// Long values are cut: a message is for people.
-fn excerpt(value: &Value) -> String {
+/// Long values are cut: a message is for people, in logs and on pages of others than those who
+/// wrote the value, too. Values of fields and parameters are left out, as there are credentials
+/// among them.
+fn excerpt(value: &Value, at: &Path<'_>) -> String {
     const MAX: usize = 120;
+    if at.is_value_of_pair() {
+        return LEFT_OUT.to_owned();
+    }
+    let mut value = value.clone();
+    leave_values_out(&mut value);
     let text = value.to_string();
     match text.char_indices().nth(MAX) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text,
+    }
+}
+
+fn leave_values_out(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            if fields.contains_key("name")
+                && let Some(value) = fields.get_mut("value")
+            {
+                *value = LEFT_OUT.into();
+            }
+            fields.values_mut().for_each(leave_values_out);
+        }
+        Value::Array(items) => items.iter_mut().for_each(leave_values_out),
+        Value::String(_) | Value::Number(_) | Value::Bool(_) | Value::Null => {}
     }
 }
 
@@ -351,6 +379,13 @@ impl<'a> Path<'a> {
 
     fn is_root(&self) -> bool {
         self.parent.is_none()
+    }
+
+    /// True of the value beside the name of a header field or parameter.
+    fn is_value_of_pair(&self) -> bool {
+        let Some(Path { parent: Some(list), step: Step::Index(_) }) = self.parent else { return false };
+        matches!(self.step, Step::Field("value"))
+            && matches!(list.step, Step::Field("set" | "add" | "headers" | "queryParams"))
     }
 }
 
