@@ -198,6 +198,8 @@ fn ipv4(frame: &(impl Frame + ?Sized), offset: usize) -> Result<Network, Unread>
 }
 
 /// Of extension headers only that of fragments: others are left to user space.
+/// IPv4-mapped addresses (RFC 4291 section 2.5.5.2) are for sockets: in a packet, one would be
+/// taken for the IPv4 address.
 #[inline(always)]
 fn ipv6(frame: &(impl Frame + ?Sized), offset: usize) -> Result<Network, Unread> {
     let header = frame.at::<IPV6>(offset).ok_or(Unread::Short)?;
@@ -206,6 +208,9 @@ fn ipv6(frame: &(impl Frame + ?Sized), offset: usize) -> Result<Network, Unread>
     }
     let source = Ip::v6(*header[8..].first_chunk().ok_or(Unread::Other)?);
     let destination = Ip::v6(*header.last_chunk().ok_or(Unread::Other)?);
+    if source.is_v4() || destination.is_v4() {
+        return Err(Unread::Other);
+    }
     let (mut protocol, mut transport, mut part) = (header[6], offset + IPV6, Part::Whole);
     if protocol == FRAGMENT {
         let [next, _, high, low, a, b, c, d] =

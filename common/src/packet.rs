@@ -91,8 +91,9 @@ impl Network {
     /// The address that the packet comes from, which most have no need of.
     #[inline(always)]
     pub fn source(&self, frame: &(impl Frame + ?Sized)) -> Option<Address> {
-        let (_, offset) = link(frame)?;
-        if self.destination.is_v4() {
+        let (ethertype, offset) = link(frame)?;
+        // The destination does not tell: one of IPv6 may be IPv4-mapped.
+        if ethertype == ETHERTYPE_IPV4 {
             Some(Address::v4(*frame.at::<4>(offset + 12)?))
         } else {
             Some(Address::v6(*frame.at::<16>(offset + 8)?))

@@ -136,10 +136,15 @@ fn ipv6(frame: &(impl Frame + ?Sized), offset: usize) -> Option<Packet> {
         protocol = next;
     }
     let payload = usize::from(u16::from_be_bytes([header[4], header[5]]));
+    let (source, destination) = (Address(*header[8..].first_chunk()?), Address(*header.last_chunk()?));
+    // IPv4-mapped addresses (RFC 4291 section 2.5.5.2) are for sockets.
+    if source.is_v4() || destination.is_v4() {
+        return None;
+    }
     Some(Packet {
         form: if transport == offset + IPV6 { Form::V6 } else { Form::Other },
-        source: Address(*header[8..].first_chunk()?),
-        destination: Address(*header.last_chunk()?),
+        source,
+        destination,
         protocol,
         transport,
         end: offset + IPV6 + payload,

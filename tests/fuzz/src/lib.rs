@@ -21,6 +21,7 @@ mod library;
 mod manifests;
 mod names;
 mod nginx_snippets;
+mod packet;
 mod path;
 mod proxy_header;
 mod route_match;
@@ -53,6 +54,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "manifests", run: manifests::run },
     Target { name: "names", run: names::run },
     Target { name: "nginx_snippets", run: nginx_snippets::run },
+    Target { name: "packet", run: packet::run },
     Target { name: "path", run: path::run },
     Target { name: "proxy_header", run: proxy_header::run },
     Target { name: "route_match", run: route_match::run },
