@@ -229,6 +229,9 @@ impl Answer<'_> {
             self.line("answer", &format!("{status}: {words}: no route is asked"));
             return Outcome::Answered;
         }
+        if self.is_too_long(Some(port.gateway.limits.target_bytes), "Gateway") {
+            return Outcome::Answered;
+        }
         if self.request.is_rewritten() {
             self.line("request", &self.request.to_string());
         }
@@ -236,6 +239,10 @@ impl Answer<'_> {
             Ok(listener) => listener,
             Err(outcome) => return outcome,
         };
+        let limits = listener.admission.limits.as_ref();
+        if self.is_too_long(limits.and_then(|limits| limits.target_bytes), "listener") {
+            return Outcome::Answered;
+        }
         self.streams(port, listener);
         match listener.serves.routes() {
             Some(routes) => {
@@ -245,6 +252,18 @@ impl Answer<'_> {
             None => return self.none(&format!("{} serves no requests", listener.id)),
         }
         Outcome::Answered
+    }
+
+    fn is_too_long(&mut self, most: Option<u32>, whose: &str) -> bool {
+        let bytes = self.request.target_bytes();
+        let Some(most) = most.filter(|most| bytes > *most as usize) else { return false };
+        self.line(
+            "answer",
+            &format!(
+                "414: path and query have {bytes} bytes, and the {whose} takes {most}: no route is asked"
+            ),
+        );
+        true
     }
 
     /// As the data plane selects it: by host, and with TLS it must be the one that the server name

@@ -100,12 +100,12 @@ impl ProblemSources<'_> {
             problem(Severity::Error, "the agent", why, remedy)
         });
         let refused = self.refused.reasons().map(|(frontend, why)| {
-            let remedy = "stop what has the address or port, or give the Gateway another one";
+            let remedy = "do as the message says; an address or port in use: stop what has it, or give the Gateway another one";
             problem(Severity::Error, frontend.to_string(), &format!("not served: {why}"), remedy)
         });
         let input = self.input.iter().map(|text| {
             let (place, message) = text.split_once(": ").unwrap_or((text, ""));
-            let remedy = "correct the file; it is read again as soon as it is saved";
+            let remedy = "correct the file, or have the agent's user allowed to read it; it is read again as soon as it changes";
             problem(Severity::Error, place, message, remedy)
         });
         let unreported = self.unreported.iter().map(|(object, message)| {

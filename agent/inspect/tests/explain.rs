@@ -238,6 +238,18 @@ fn paths_are_read_as_the_data_plane_reads_them() {
     assert!(!ask("http://www.shop.example:8080/cart", "GET", &[]).contains("\nrequest "));
 }
 
+#[test]
+fn a_target_that_is_too_long_gets_to_no_route() {
+    let long = |bytes: usize| format!("/{}?{}", "a".repeat(8000), "b".repeat(bytes - 8001));
+    for (bytes, is_answered) in [(8192, false), (8193, true)] {
+        let text = ask(&format!("http://www.shop.example:8080{}", long(bytes)), "GET", &[]);
+        let answer =
+            "answer    414: path and query have 8193 bytes, and the Gateway takes 8192: no route is asked";
+        assert_eq!(text.lines().any(|it| it == answer), is_answered, "{text}");
+        assert_ne!(text.contains("\nrule "), is_answered, "{text}");
+    }
+}
+
 /// The other questions that `docs/cli.md` shows.
 #[test]
 fn connections_are_explained_as_requests_are() {

@@ -83,6 +83,8 @@ pub(crate) struct Request {
     target: String,
     headers: BTreeMap<String, String>,
     query: Vec<(String, String)>,
+    /// Of path and query, as asked.
+    target_bytes: usize,
 }
 
 impl Request {
@@ -117,6 +119,7 @@ impl Request {
             target: uri.path().to_owned(),
             headers,
             query: pairs(uri.query().unwrap_or_default()),
+            target_bytes: uri.path().len() + uri.query().map_or(0, str::len),
         })
     }
 
@@ -128,6 +131,11 @@ impl Request {
     /// Returns `true` if routes see another path than the one asked for.
     pub(crate) fn is_rewritten(&self) -> bool {
         self.path.as_ref().is_ok_and(|path| *path != self.target)
+    }
+
+    /// Bytes of path and query.
+    pub(crate) fn target_bytes(&self) -> usize {
+        self.target_bytes
     }
 
     /// The address that it is sent to, if the URL has one.
