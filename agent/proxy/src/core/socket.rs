@@ -108,6 +108,14 @@ pub(crate) fn bind_udp(address: SocketAddr) -> io::Result<UdpSocket> {
     Ok(socket.into())
 }
 
+/// Advice to those who may not have a port.
+pub(crate) fn advice(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => ": ports below 1024 take root, or the capability NET_BIND_SERVICE",
+        _ => "",
+    }
+}
+
 /// A non-blocking listener that other cores may bind, too. `::` does not take IPv4 connections, so
 /// that both unspecified addresses can be frontends.
 pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {

@@ -152,7 +152,7 @@ fn is_accepted(snapshot: &Snapshot, frontend: &FrontendKey) -> bool {
 
 fn bind(address: SocketAddr) -> Result<TcpListener, String> {
     let listener = socket::listen(address).and_then(TcpListener::from_std);
-    listener.map_err(|error| format!("cannot listen on {address}: {error}"))
+    listener.map_err(|error| format!("cannot listen on {address}: {error}{}", socket::advice(&error)))
 }
 
 /// A connection that is there already.
