@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use portcullis_testbed::{build, command, workspace};
 
-use crate::{build_ebpf, codegen, dashboards, demo, deny, pass_on, setup, tidy};
+use crate::{book, build_ebpf, codegen, dashboards, demo, deny, pass_on, setup, tidy};
 use tests::Tally;
 
 #[derive(clap::Args)]
@@ -26,7 +26,7 @@ pub(crate) struct Args {
 }
 
 /// Relative to the workspace.
-const AUDITING_LOG: &str = "target/ci/auditing-build.log";
+const CHECKING_LOG: &str = "target/ci/checking-build.log";
 
 struct Step {
     name: &'static str,
@@ -41,7 +41,7 @@ const BUILD_ARGUMENTS: &[&str] = &["build", "--workspace", "--all-targets", "--l
 
 const STEPS: &[Step] = &[
     Step { name: "setup", run: |_| setup::run(&setup::Args::ci()), fatal: true },
-    Step { name: "cargo-deny, in the background", run: |_| auditing_early(), fatal: true },
+    Step { name: "cargo-deny and mdBook, in the background", run: |_| checking_early(), fatal: true },
     Step { name: "format", run: |_| format(), fatal: false },
     Step { name: "build-ebpf", run: |_| build_ebpf::run(&build_ebpf::Args::default()), fatal: true },
     Step { name: "codegen --check", run: |_| codegen::run(&codegen::Args::check()), fatal: false },
@@ -62,6 +62,7 @@ const STEPS: &[Step] = &[
     Step { name: "attack, HTTP/1 by the library", run: |_| attack("library"), fatal: false },
     Step { name: "check files", run: |_| check_files(), fatal: false },
     Step { name: "deny", run: |_| deny::run(&deny::Args {}), fatal: false },
+    Step { name: "book", run: |_| book::run(&book::Args {}), fatal: false },
     Step { name: "cluster build", run: cluster::build, fatal: true },
     Step { name: "cluster test", run: cluster::test, fatal: false },
     Step { name: "API server tests", run: cluster::api_server_tests, fatal: false },
@@ -120,12 +121,12 @@ fn run_steps(args: &Args, tally: &mut Tally) -> Vec<Outcome> {
     outcomes
 }
 
-/// Starts building what checks dependencies; who needs it waits for it.
-fn auditing_early() -> Result<()> {
+/// Starts building what checks dependencies and documents; who needs it waits for it.
+fn checking_early() -> Result<()> {
     // By number: what runs it has an executable of its own.
     let mut setup = Command::new(format!("/proc/{}/exe", std::process::id()));
-    setup.args(["setup", "--auditing", "--no-ebpf"]);
-    meanwhile(&setup, "cargo-deny", AUDITING_LOG)
+    setup.args(["setup", "--checking", "--no-ebpf"]);
+    meanwhile(&setup, "cargo-deny and mdBook", CHECKING_LOG)
 }
 
 /// Starts what builds something that later steps need, with the time that the steps before them

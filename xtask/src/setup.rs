@@ -4,7 +4,7 @@
 use anyhow::Result;
 use portcullis_testbed::versions::{
     ATTACK_TOOLS, BENCH_TOOLS, BROWSER_TOOLS, CARGO_AUDITABLE, CARGO_DENY, CLUSTER_TOOLS, COUNTING_TOOLS,
-    LOAD_TOOLS, TOOLS, Tool,
+    LOAD_TOOLS, MDBOOK, TOOLS, Tool,
 };
 use portcullis_testbed::{cargo_tool, command, go};
 
@@ -31,9 +31,9 @@ pub(crate) struct Args {
     /// Also what the test cluster needs
     #[arg(long)]
     cluster: bool,
-    /// Also cargo's commands that check and describe dependencies
+    /// Also mdBook, and cargo's commands that check and describe dependencies
     #[arg(long)]
-    auditing: bool,
+    checking: bool,
     /// Leave the eBPF toolchain out: builds and tests run on the user-space fallback
     #[arg(long)]
     no_ebpf: bool,
@@ -80,9 +80,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         }
         go::ensure()?;
     }
-    if args.auditing {
+    if args.checking {
         cargo_tool::ensure(CARGO_AUDITABLE)?;
         cargo_tool::ensure(CARGO_DENY)?;
+        cargo_tool::ensure(MDBOOK)?;
     }
     if !args.no_ebpf {
         let toolchain = Toolchain::choose(args.toolchain)?;
