@@ -38,7 +38,8 @@ pub(crate) enum Command {
     Run(Box<RunArgs>),
     /// Say what manifests would do: their statuses, or what they become (offline)
     ///
-    /// Exit status: 0 all is well, 1 some object has a problem, 2 input cannot be read.
+    /// Exit status: 0 all is well, 1 some object has a problem or is an Ingress, which is not
+    /// served, 2 input cannot be read, or there is no object in it.
     Check(CheckArgs),
     /// Write what serves the Ingresses of ingress-nginx here, and list what differs (offline)
     ///
@@ -80,6 +81,9 @@ pub(crate) struct CheckArgs {
     /// The part of the outcome to print
     #[arg(long, value_enum, default_value_t)]
     pub show: Show,
+    /// Input without any object is no fault: an agent may begin with an empty directory
+    #[arg(long)]
+    pub allow_empty: bool,
     /// Format of the output [default: of statuses a table of what is not well, else YAML]
     #[arg(short, long, value_enum)]
     pub output: Option<CheckFormat>,

@@ -95,6 +95,79 @@ fn what_is_no_file_is_named_and_not_waited_for() {
     assert_eq!((complaints.as_str(), output.status.code()), (expected, Some(2)));
 }
 
+const INGRESSES: &str = "\
+apiVersion: networking.k8s.io/v1
+kind: Ingress
+metadata: {name: web, namespace: shop}
+spec: {defaultBackend: {service: {name: web, port: {number: 80}}}}
+---
+apiVersion: networking.k8s.io/v1
+kind: Ingress
+metadata: {name: cart}
+spec: {defaultBackend: {service: {name: cart, port: {number: 80}}}}
+";
+
+/// In every format: by its row or line, the summary and the exit status.
+#[test]
+fn an_ingress_is_never_all_is_well() {
+    let says =
+        "is not of the Gateway API: `portcullis convert` writes what to serve instead; it is not served";
+    let summary = "2 objects (Ingress 2): 2 problems; Ingress (2) is not served\n";
+    let checked = |format| {
+        let output = portcullis(Path::new("/"), &["check", "-f", "-", "-o", format], INGRESSES);
+        assert_eq!(output.status.code(), Some(1), "{format}");
+        let [printed, complaints] = [output.stdout, output.stderr].map(|it| String::from_utf8(it).unwrap());
+        assert!(!complaints.contains("ignored"), "said once: {complaints}");
+        (printed, complaints)
+    };
+    let (table, complaints) = checked("table");
+    assert!(table.contains("Ingress shop/web") && table.contains("Ingress default/cart"), "{table}");
+    assert!(table.contains("NotServed") && table.contains(says) && table.ends_with(summary), "{table}");
+    assert!(complaints.starts_with("Ingress (2) is not served; `portcullis convert`"), "{complaints}");
+    let (commands, _) = checked("github");
+    let expected = format!(
+        "::warning file=(standard input),line=1,title=Ingress shop/web::NotServed: {says}\n\
+         ::warning file=(standard input),line=6,title=Ingress default/cart::NotServed: {says}\n{summary}"
+    );
+    assert_eq!(commands, expected);
+    for format in ["yaml", "json"] {
+        let (objects, complaints) = checked(format);
+        assert!(objects.contains("Ingress"), "{objects}");
+        let line = format!("(standard input):1: Ingress shop/web: {says}\n");
+        assert!(complaints.starts_with(&line), "{complaints}");
+    }
+}
+
+#[test]
+fn no_object_at_all_is_nothing_to_check() {
+    let directory = tempfile::tempdir().unwrap();
+    fs::create_dir(directory.path().join("conf")).unwrap();
+    fs::write(directory.path().join("conf/README.md"), "no manifest").unwrap();
+    let checked = |arguments: &[&str]| {
+        transcript(&portcullis(directory.path(), &[&["check", "-f", "conf"][..], arguments].concat(), ""))
+    };
+    let says = "no objects: nothing was found to check\n";
+    assert_eq!(checked(&[]), format!("{says}# exit status 2\n"));
+    assert_eq!(checked(&["-o", "github"]), format!("{says}# exit status 2\n"));
+    assert_eq!(checked(&["--allow-empty"]), format!("{says}# exit status 0\n"));
+    let values = checked(&["-o", "json"]);
+    assert!(values.ends_with(&format!("# {says}# exit status 2\n")), "{values}");
+}
+
+/// As if it were named itself.
+#[test]
+fn a_link_to_nothing_is_unreadable_in_a_directory_too() {
+    let directory = tempfile::tempdir().unwrap();
+    fs::create_dir(directory.path().join("conf")).unwrap();
+    std::os::unix::fs::symlink("nowhere", directory.path().join("conf/a.yaml")).unwrap();
+    let says = "conf/a.yaml: is a link to nothing: remove it, or put there what it leads to; nothing of it is served\n";
+    for path in ["conf", "conf/a.yaml"] {
+        let output = portcullis(directory.path(), &["check", "-o", "yaml", "-f", path], "");
+        let complaints = String::from_utf8(output.stderr).unwrap();
+        assert_eq!((complaints.as_str(), output.status.code()), (says, Some(2)), "{path}");
+    }
+}
+
 #[test]
 fn standard_input_and_json() {
     let directory = tempfile::tempdir().unwrap();
