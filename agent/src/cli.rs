@@ -311,19 +311,21 @@ pub(crate) struct Input {
     pub settings: Offline,
 }
 
-/// Settings that offline commands share with `run`.
+/// Settings that offline commands share with `run`, from the same variables: a unit's `check` is of
+/// the configuration that its `run` serves.
 #[derive(Args)]
 pub(crate) struct Offline {
     /// Address of Gateways without spec.addresses; repeat for several [default: all addresses of
     /// the node, as for a directory]
-    #[arg(long, value_name = "IP", value_delimiter = ',')]
+    #[arg(long, value_name = "IP", env = "PORTCULLIS_ADDRESS", value_delimiter = ',')]
     pub address: Vec<IpAddr>,
     /// Give each of these Gateways an address of its own instead (198.18.0.1, …), as its Service
-    /// does in a cluster
-    #[arg(long, conflicts_with = "address")]
+    /// does in a cluster; of this and --address the later one counts
+    // No conflict: the variable would make it one.
+    #[arg(long, overrides_with = "address")]
     pub own_addresses: bool,
     /// GatewayClasses with this controllerName are ours
-    #[arg(long, value_name = "NAME", default_value = portcullis_gateway::CONTROLLER_NAME)]
+    #[arg(long, value_name = "NAME", default_value = portcullis_gateway::CONTROLLER_NAME, env = "PORTCULLIS_CONTROLLER_NAME")]
     pub controller_name: String,
     #[command(flatten)]
     pub host_ports: HostPortArgs,

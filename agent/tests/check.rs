@@ -80,6 +80,44 @@ fn tables_and_commands_are_of_statuses() {
     }
 }
 
+const CLASS: &str = "\
+apiVersion: gateway.networking.k8s.io/v1
+kind: GatewayClass
+metadata: {name: ours}
+spec: {controllerName: example.com/gateway}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: web}
+spec: {gatewayClassName: ours, listeners: [{name: http, port: 80, protocol: HTTP}]}
+";
+
+/// A unit's `check` is of the configuration that its `run` serves.
+#[test]
+fn options_of_run_have_its_variables() {
+    let directory = tempfile::tempdir().unwrap();
+    fs::write(directory.path().join("all.yaml"), CLASS).unwrap();
+    let checked = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_portcullis"));
+        command.args(["check", "-o", "json", "-f"]).arg(directory.path()).args(arguments);
+        command.env("PORTCULLIS_CONTROLLER_NAME", "example.com/gateway");
+        command.env("PORTCULLIS_ADDRESS", "192.0.2.1,192.0.2.2");
+        transcript(&command.output().unwrap())
+    };
+    let has = |text: &str, addresses: &[&str]| {
+        for address in ["192.0.2.1", "192.0.2.2", "192.0.2.3", "198.18.0.1"] {
+            let line = format!("\"value\": \"{address}\"");
+            assert_eq!(text.contains(&line), addresses.contains(&address), "{address}: {text}");
+        }
+    };
+    has(&checked(&[]), &["192.0.2.1", "192.0.2.2"]);
+    has(&checked(&["--address", "192.0.2.3"]), &["192.0.2.3"]);
+    has(&checked(&["--own-addresses"]), &["198.18.0.1"]);
+    has(&checked(&["--address", "192.0.2.3", "--own-addresses"]), &["198.18.0.1"]);
+    has(&checked(&["--own-addresses", "--address", "192.0.2.3"]), &["192.0.2.3"]);
+    has(&checked(&["--controller-name", "portcullis.dev/gateway"]), &[]);
+}
+
 const SECRET: &str = "apiVersion: v1\nkind: Secret\nmetadata: {name: s}\n";
 
 /// One after the other, though the second could be waited for without end.
