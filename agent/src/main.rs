@@ -57,6 +57,7 @@ fn main() -> ExitCode {
         output::set_colour(cli.color);
         run(cli.command)
     };
+    let result = result.and_then(|code| output::finish().map(|()| code));
     result.unwrap_or_else(|error| {
         output::error(&format!("portcullis: {error:#}"));
         ExitCode::from(2)
