@@ -92,6 +92,14 @@ fn objects_are_chosen_as_with_kubectl() {
 }
 
 #[test]
+fn a_status_directory_that_is_not_there_can_be_chosen() {
+    let agent = Agent::start_with(&["--status-dir", "/dev/null/none"], &[("all.yaml", MANIFESTS)]);
+    let says = agent.command(&["status"]);
+    assert!(says.contains("no status files in /dev/null/none: Not a directory"), "{says}");
+    assert!(says.contains("start it with a --status-dir that it can write"), "{says}");
+}
+
+#[test]
 fn problems_are_of_objects_that_are_not_well() {
     let agent = agent();
     let problems = agent.command(&["status", "--problems"]);
