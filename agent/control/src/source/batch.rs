@@ -113,9 +113,8 @@ impl Batch {
                 manifests.into_iter().for_each(|manifest| self.manifest(file, line, manifest));
             }
             Err(error) => {
-                let message = format!("not YAML: {}", error.message);
                 let line = Some(document.line + error.line);
-                self.problem(file, line, None, message, Effect::Unreadable { kept: 0 });
+                self.problem(file, line, None, error.message, Effect::Unreadable { kept: 0 });
             }
         }
     }
