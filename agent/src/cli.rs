@@ -4,7 +4,7 @@
 mod run;
 mod telemetry;
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -330,6 +330,8 @@ pub(crate) struct Offline {
     #[command(flatten)]
     pub host_ports: HostPortArgs,
     #[command(flatten)]
+    pub external: ExternalArgs,
+    #[command(flatten)]
     pub limits: InputLimits,
 }
 
@@ -378,15 +380,6 @@ pub(crate) struct ExternalArgs {
         value_delimiter = ','
     )]
     ranges: Vec<AddressRange>,
-    /// DNS server that is asked for those names; repeat for several [default: those of
-    /// /etc/resolv.conf]
-    #[arg(
-        long = "name-server",
-        value_name = "IP:PORT",
-        env = "PORTCULLIS_NAME_SERVER",
-        value_delimiter = ','
-    )]
-    pub name_servers: Vec<SocketAddr>,
 }
 
 #[derive(Args)]

@@ -43,6 +43,7 @@ pub(crate) fn settings(args: &Offline) -> Settings {
         controller_name: args.controller_name.clone(),
         default_addresses: default_addresses(addresses),
         generated: Parameters { pods: Some(Pods::new(IMAGE)), ..Parameters::default() },
+        external: args.external.rule(),
         host_ports: args.host_ports.rights(None, None),
         ..Settings::default()
     }

@@ -118,6 +118,43 @@ fn options_of_run_have_its_variables() {
     has(&checked(&["--controller-name", "portcullis.dev/gateway"]), &[]);
 }
 
+/// A name that the operator does not allow is found before it is served.
+#[test]
+fn external_names_are_those_of_run() {
+    let manifests = "\
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: web}
+spec: {gatewayClassName: portcullis, listeners: [{name: http, port: 80, protocol: HTTP}]}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: app}
+spec:
+  parentRefs: [{name: web}]
+  rules: [{backendRefs: [{group: gateway.networking.x-k8s.io, kind: XBackend, name: api}]}]
+---
+apiVersion: gateway.networking.x-k8s.io/v1alpha1
+kind: XBackend
+metadata: {name: api}
+spec:
+  type: ExternalHostname
+  externalHostname: {hostname: api.example.com}
+  port: {number: 443}
+  tls: {mode: ServerOnly, validation: {hostname: api.example.com, wellKnownCACertificates: System}}
+";
+    let directory = tempfile::tempdir().unwrap();
+    fs::write(directory.path().join("all.yaml"), manifests).unwrap();
+    let checked = |names: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_portcullis"));
+        command.args(["check", "-f"]).arg(directory.path()).env("PORTCULLIS_EXTERNAL_NAMES", names);
+        transcript(&command.output().unwrap())
+    };
+    let says = "does not allow the external name api.example.com (--external-names)";
+    assert!(checked("none").contains(says), "{}", checked("none"));
+    assert!(!checked("*.example.com").contains(says), "{}", checked("*.example.com"));
+}
+
 const SECRET: &str = "apiVersion: v1\nkind: Secret\nmetadata: {name: s}\n";
 
 /// One after the other, though the second could be waited for without end.
