@@ -8,7 +8,7 @@ use portcullis_inspect::{Table, decided_by_age, dump_snapshot, escaped};
 use serde_json::Value;
 
 use crate::cli::{CheckArgs, CheckFormat, Show};
-use crate::findings::{Finding, findings, summary};
+use crate::findings::{Finding, NOTHING, findings, summary};
 use crate::{convert, offline, output};
 
 pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode> {
@@ -26,6 +26,9 @@ pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode> {
     let translated = offline::translate(&args.input.filename, &args.input.settings);
     translated.batch.problems.iter().for_each(|problem| output::error(&problem.to_string()));
     let mut validity = translated.validity();
+    if validity == Validity::Empty {
+        output::error(NOTHING);
+    }
     let shown = match args.show {
         Show::Status => translated.with_statuses(),
         Show::Snapshot => vec![dump_snapshot(&translated.outcome.snapshot)],
@@ -49,7 +52,7 @@ pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode> {
     for (object, problem) in translated.problems() {
         output::error(&format!("{object}: {problem}"));
     }
-    Ok(exit_code(validity))
+    Ok(exit_code(args, validity))
 }
 
 /// Findings only, and the number of all objects.
@@ -60,7 +63,7 @@ fn report(args: &CheckArgs, print: fn(&[Finding])) -> Result<ExitCode> {
     convert::hint(&translated.batch).iter().for_each(|line| output::error(line));
     print(&findings);
     output::text(&format!("{}\n", escaped(&summary(&objects, &findings))));
-    Ok(exit_code(translated.validity()))
+    Ok(exit_code(args, translated.validity()))
 }
 
 fn print_table(findings: &[Finding]) {
@@ -76,10 +79,11 @@ fn print_commands(findings: &[Finding]) {
     }
 }
 
-fn exit_code(validity: Validity) -> ExitCode {
+fn exit_code(args: &CheckArgs, validity: Validity) -> ExitCode {
     ExitCode::from(match validity {
         Validity::Valid => 0,
+        Validity::Empty if args.allow_empty => 0,
         Validity::Faulty => 1,
-        Validity::Unreadable => 2,
+        Validity::Empty | Validity::Unreadable => 2,
     })
 }

@@ -4,7 +4,7 @@
 mod run;
 mod telemetry;
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -38,7 +38,8 @@ pub(crate) enum Command {
     Run(Box<RunArgs>),
     /// Say what manifests would do: their statuses, or what they become (offline)
     ///
-    /// Exit status: 0 all is well, 1 some object has a problem, 2 input cannot be read.
+    /// Exit status: 0 all is well, 1 some object has a problem or is an Ingress, which is not
+    /// served, 2 input cannot be read, or there is no object in it.
     Check(CheckArgs),
     /// Write what serves the Ingresses of ingress-nginx here, and list what differs (offline)
     ///
@@ -80,6 +81,9 @@ pub(crate) struct CheckArgs {
     /// The part of the outcome to print
     #[arg(long, value_enum, default_value_t)]
     pub show: Show,
+    /// Input without any object is no fault: an agent may begin with an empty directory
+    #[arg(long)]
+    pub allow_empty: bool,
     /// Format of the output [default: of statuses a table of what is not well, else YAML]
     #[arg(short, long, value_enum)]
     pub output: Option<CheckFormat>,
@@ -307,22 +311,26 @@ pub(crate) struct Input {
     pub settings: Offline,
 }
 
-/// Settings that offline commands share with `run`.
+/// Settings that offline commands share with `run`, from the same variables: a unit's `check` is of
+/// the configuration that its `run` serves.
 #[derive(Args)]
 pub(crate) struct Offline {
     /// Address of Gateways without spec.addresses; repeat for several [default: all addresses of
     /// the node, as for a directory]
-    #[arg(long, value_name = "IP", value_delimiter = ',')]
+    #[arg(long, value_name = "IP", env = "PORTCULLIS_ADDRESS", value_delimiter = ',')]
     pub address: Vec<IpAddr>,
     /// Give each of these Gateways an address of its own instead (198.18.0.1, …), as its Service
-    /// does in a cluster
-    #[arg(long, conflicts_with = "address")]
+    /// does in a cluster; of this and --address the later one counts
+    // No conflict: the variable would make it one.
+    #[arg(long, overrides_with = "address")]
     pub own_addresses: bool,
     /// GatewayClasses with this controllerName are ours
-    #[arg(long, value_name = "NAME", default_value = portcullis_gateway::CONTROLLER_NAME)]
+    #[arg(long, value_name = "NAME", default_value = portcullis_gateway::CONTROLLER_NAME, env = "PORTCULLIS_CONTROLLER_NAME")]
     pub controller_name: String,
     #[command(flatten)]
     pub host_ports: HostPortArgs,
+    #[command(flatten)]
+    pub external: ExternalArgs,
     #[command(flatten)]
     pub limits: InputLimits,
 }
@@ -372,15 +380,6 @@ pub(crate) struct ExternalArgs {
         value_delimiter = ','
     )]
     ranges: Vec<AddressRange>,
-    /// DNS server that is asked for those names; repeat for several [default: those of
-    /// /etc/resolv.conf]
-    #[arg(
-        long = "name-server",
-        value_name = "IP:PORT",
-        env = "PORTCULLIS_NAME_SERVER",
-        value_delimiter = ','
-    )]
-    pub name_servers: Vec<SocketAddr>,
 }
 
 #[derive(Args)]

@@ -213,7 +213,9 @@ impl Cluster {
         tenure: watch::Receiver<Tenure>,
     ) -> Result<Self> {
         let kubeconfig = args.kubeconfig.as_deref();
-        let (client, contact) = connect_watched(kubeconfig).await.context("cannot use a cluster")?;
+        let connected = connect_watched(kubeconfig).await;
+        let (client, contact) =
+            connected.context("cannot use a cluster, from which objects come without --config-dir")?;
         let namespace = args.namespace.clone().unwrap_or_else(|| client.default_namespace().to_owned());
         let queue = StatusQueue::new(controller_name);
         let options = SourceOptions {

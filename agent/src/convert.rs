@@ -21,7 +21,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use portcullis_control::source::Batch;
+use portcullis_control::source::{Batch, Effect};
 use portcullis_inspect::{Cell, Colours, Look, Table};
 use serde_json::Value;
 
@@ -86,8 +86,7 @@ fn write_report(file: &Path, differences: &[Difference]) -> Result<()> {
 
 /// A line for `check`, if there are Ingresses in its input.
 pub(crate) fn hint(batch: &Batch) -> Option<String> {
-    let is_ingress = |manifest: &&Value| manifest["kind"] == "Ingress";
-    let count = batch.written.iter().filter(is_ingress).count();
+    let count = batch.problems.iter().filter(|problem| problem.effect == Effect::ToConvert).count();
     if count == 0 {
         return None;
     }

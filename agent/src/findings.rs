@@ -11,6 +11,7 @@ use serde_json::Value;
 
 /// A fault, and where to look for it.
 pub(crate) struct Finding {
+    pub severity: Severity,
     pub place: Option<Position>,
     /// `HTTPRoute shop/cart`; `None` if it is a file's.
     pub object: Option<String>,
@@ -19,6 +20,15 @@ pub(crate) struct Finding {
     /// `Accepted=False/NoMatchingParent`, or `Refused` and the like.
     pub state: String,
     pub message: String,
+}
+
+/// The severity of an annotation on GitHub.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Severity {
+    /// The object is not what its author wrote it for.
+    Error,
+    /// It is for another program, and is not served here.
+    Unserved,
 }
 
 #[derive(Clone)]
@@ -35,6 +45,7 @@ pub(crate) fn findings(translated: &Translated, with_statuses: &[Value]) -> Vec<
     let place = |file: &Arc<str>, line| Some(Position { file: file.clone(), line: Some(line) });
     let of_statuses = manifests().zip(with_statuses).flat_map(|(manifest, object)| {
         portcullis_inspect::faults(object).into_iter().map(move |fault| Finding {
+            severity: Severity::Error,
             place: place(&manifest.file, manifest.line),
             object: manifest.object.as_ref().map(|object| object.key().to_string()),
             part: fault.part,
@@ -46,6 +57,7 @@ pub(crate) fn findings(translated: &Translated, with_statuses: &[Value]) -> Vec<
         .filter_map(|manifest| Some((manifest.object.as_ref()?.key(), place(&manifest.file, manifest.line))))
         .collect();
     let without_status = translated.problems().into_iter().map(|(object, message)| Finding {
+        severity: Severity::Error,
         place: places.get(&object).cloned().flatten(),
         object: Some(object.to_string()),
         part: "-".to_owned(),
@@ -59,10 +71,14 @@ fn of_input(problem: &InputProblem) -> Finding {
     let state = match problem.effect {
         Effect::Unreadable { .. } => "Unreadable",
         Effect::LastGoodKept | Effect::Closed | Effect::NotServed => "Refused",
+        Effect::ToConvert => "NotServed",
         Effect::Shadowed => "DefinedTwice",
         Effect::Warning => "Warning",
     };
+    let is_unserved = problem.effect == Effect::ToConvert;
+    let severity = if is_unserved { Severity::Unserved } else { Severity::Error };
     Finding {
+        severity,
         place: Some(Position { file: problem.file.clone(), line: problem.line }),
         object: problem.object.clone(),
         part: "-".to_owned(),
@@ -70,6 +86,9 @@ fn of_input(problem: &InputProblem) -> Finding {
         message: problem.text(),
     }
 }
+
+/// The summary of an input without objects, of which nothing can be said.
+pub(crate) const NOTHING: &str = "no objects: nothing was found to check";
 
 /// `5 objects (Gateway 1, HTTPRoute 4): 2 problems`
 pub(crate) fn summary(objects: &[Value], findings: &[Finding]) -> String {
@@ -82,9 +101,13 @@ pub(crate) fn summary(objects: &[Value], findings: &[Finding]) -> String {
         0 => "no objects".to_owned(),
         count => format!("{} ({})", counted(count, "object"), kinds.join(", ")),
     };
-    match findings.len() {
-        0 => format!("{objects}: all is well"),
-        count => format!("{objects}: {}", counted(count, "problem")),
+    let unserved = findings.iter().filter(|finding| finding.severity == Severity::Unserved).count();
+    let problems = counted(findings.len(), "problem");
+    match (findings.len(), unserved) {
+        (0, _) if kinds.is_empty() => NOTHING.to_owned(),
+        (0, _) => format!("{objects}: all is well"),
+        (_, 0) => format!("{objects}: {problems}"),
+        (_, unserved) => format!("{objects}: {problems}; Ingress ({unserved}) is not served"),
     }
 }
 
@@ -121,7 +144,11 @@ impl Finding {
         });
         let properties = place.chain(title).map(|(name, value)| format!("{name}={}", property(&value)));
         let properties = properties.collect::<Vec<_>>().join(",");
-        format!("::error {properties}::{}", data(&format!("{}: {}", self.state, self.message)))
+        let command = match self.severity {
+            Severity::Error => "error",
+            Severity::Unserved => "warning",
+        };
+        format!("::{command} {properties}::{}", data(&format!("{}: {}", self.state, self.message)))
     }
 }
 
@@ -150,6 +177,7 @@ mod tests {
     #[test]
     fn commands_say_nothing_else_than_the_text() {
         let finding = Finding {
+            severity: Severity::Error,
             place: Some(Position { file: "a,b:c%.yaml".into(), line: Some(3) }),
             object: Some("HTTPRoute shop/cart".to_owned()),
             part: "Gateway infra/web".to_owned(),

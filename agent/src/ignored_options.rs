@@ -2,13 +2,35 @@
 
 use portcullis_node::Node;
 
-use crate::cli::RunArgs;
+use crate::cli::{MetricsArgs, RunArgs};
 
 const ALERTS: &str = "connections for names that no listener has are all answered by an alert";
 
 /// A line for each, with what holds instead and what to do. What the packet guard would drop is
 /// refused all the same: of that, status and metrics tell.
 pub(crate) fn ignored_options(args: &RunArgs, node: &Node) -> Vec<String> {
+    [of_metrics(&args.metrics), of_names(args, node)].concat()
+}
+
+/// Of metrics for scrapers that there is no address for.
+fn of_metrics(args: &MetricsArgs) -> Vec<String> {
+    let options = [
+        ("--metrics-token-file", args.metrics_token_file.is_some()),
+        ("--metrics-certificate", args.metrics_certificate.is_some()),
+        ("--metrics-client-ca", args.metrics_client_ca.is_some()),
+        ("--metrics-open", args.metrics_open),
+    ];
+    let ignored = options.into_iter().filter(|(_, is_given)| *is_given && args.metrics_address.is_none());
+    let line = |(option, _)| {
+        format!(
+            "{option} is without effect: there is no --metrics-address, and scrapers on other machines get no metrics. \
+             Give one, or leave the option out"
+        )
+    };
+    ignored.map(line).collect()
+}
+
+fn of_names(args: &RunArgs, node: &Node) -> Vec<String> {
     let reads_names = node.name_coverage().is_wanted;
     let rate = (args.unknown_names > 0).then(|| format!("--unknown-names {}", args.unknown_names));
     if node.is_steered() {

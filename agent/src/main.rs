@@ -57,10 +57,22 @@ fn main() -> ExitCode {
         output::set_colour(cli.color);
         run(cli.command)
     };
+    let result = result.and_then(|code| output::finish().map(|()| code));
     result.unwrap_or_else(|error| {
-        output::error(&format!("portcullis: {error:#}"));
+        output::error(&format!("portcullis: {}", in_full(&error)));
         ExitCode::from(2)
     })
+}
+
+/// The error and its causes, each once: some have their cause in their own words.
+fn in_full(error: &anyhow::Error) -> String {
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
 }
 
 fn run(command: Command) -> Result<ExitCode> {
@@ -80,5 +92,24 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Cleanup(args) => cleanup::run(&args),
         Command::Completions(args) => manual::completions(&args),
         Command::Man(args) => manual::man(&args),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use anyhow::Context;
+
+    use super::*;
+
+    #[test]
+    fn a_cause_is_said_once() {
+        let refused = || std::io::Error::from_raw_os_error(13);
+        let unusable = portcullis_node::Insecure::Unusable { path: PathBuf::from("/x"), problem: refused() };
+        let said = in_full(&anyhow::Error::new(unusable).context("no hand-over"));
+        assert_eq!(said, "no hand-over: cannot use the directory /x: Permission denied (os error 13)");
+        let known = Err::<(), _>(refused()).context("Permission denied (os error 13), again");
+        assert_eq!(in_full(&known.unwrap_err()), "Permission denied (os error 13), again");
     }
 }

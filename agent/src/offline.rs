@@ -1,6 +1,7 @@
 //! Manifests instead of a running agent: options to settings, and what is wrong with the input to
 //! standard error.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use anyhow::{Result, bail};
@@ -36,10 +37,13 @@ pub(crate) fn translate_readable(paths: &[PathBuf], args: &Offline) -> Result<Ou
 }
 
 pub(crate) fn settings(args: &Offline) -> Settings {
+    // There may be addresses in the environment, too.
+    let addresses: &[IpAddr] = if args.own_addresses { &[] } else { &args.address };
     Settings {
         controller_name: args.controller_name.clone(),
-        default_addresses: default_addresses(&args.address),
+        default_addresses: default_addresses(addresses),
         generated: Parameters { pods: Some(Pods::new(IMAGE)), ..Parameters::default() },
+        external: args.external.rule(),
         host_ports: args.host_ports.rights(None, None),
         ..Settings::default()
     }

@@ -1,15 +1,20 @@
-//! Printing. A reader that goes away (`| head`) is no error. Nothing that a terminal obeys reaches
-//! one, but for our own colours.
+//! Printing. A reader that goes away (`| head`) is no error; a file that cannot be written is, and is
+//! told of when the command ends. Nothing that a terminal obeys reaches one, but for our own
+//! colours.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, ErrorKind, IsTerminal, Write};
+use std::sync::OnceLock;
 
 use anstream::{AutoStream, ColorChoice};
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::ValueEnum;
 use portcullis_inspect::{Colours, Look, escaped, is_obeyed};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::Value;
 use terminal_size::{Width, terminal_size_of};
+
+/// The first error of standard output. After it, nothing more is printed.
+static FAILURE: OnceLock<io::Error> = OnceLock::new();
 
 /// Format of objects.
 #[derive(Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
@@ -65,8 +70,12 @@ pub(crate) fn text(text: &str) {
     bytes(text.as_bytes());
 }
 
-/// Returns `false` once standard output has no reader: a command that goes on by itself ends then.
+/// Returns `false` once standard output has no reader, or cannot be written: a command that goes on
+/// by itself ends then.
 pub(crate) fn is_read() -> bool {
+    if FAILURE.get().is_some() {
+        return false;
+    }
     let stdout = io::stdout();
     let mut asked = [PollFd::new(&stdout, PollFlags::empty())];
     let answered = poll(&mut asked, Some(&Timespec::default()));
@@ -75,8 +84,27 @@ pub(crate) fn is_read() -> bool {
 }
 
 pub(crate) fn bytes(bytes: &[u8]) {
-    // Nothing can be done about a closed pipe.
-    let _ = io::stdout().lock().write_all(bytes);
+    if FAILURE.get().is_some() {
+        return;
+    }
+    let mut stdout = io::stdout().lock();
+    // What is left in the buffer would be written, or not, when nothing can be said of it.
+    if let Err(error) = stdout.write_all(bytes).and_then(|()| stdout.flush()) {
+        let _ = FAILURE.set(error);
+    }
+}
+
+/// Tells whether all that was printed has been written, as far as it was read.
+///
+/// # Errors
+/// When it has not, on a full disk for instance.
+pub(crate) fn finish() -> Result<()> {
+    match FAILURE.get() {
+        Some(error) if error.kind() != ErrorKind::BrokenPipe => {
+            bail!("cannot write to standard output: {error}: what is there is not complete")
+        }
+        _ => Ok(()),
+    }
 }
 
 pub(crate) fn error(lines: &str) {

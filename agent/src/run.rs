@@ -291,7 +291,7 @@ fn check_directory(directory: &Path) -> Result<()> {
 }
 
 fn names(args: &RunArgs) -> Names {
-    Names::looked_up_by(Dns { servers: args.external.name_servers.clone() })
+    Names::looked_up_by(Dns { servers: args.name_servers.clone() })
 }
 
 fn settings(args: &RunArgs) -> Settings {

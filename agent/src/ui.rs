@@ -82,6 +82,7 @@ pub(crate) fn run(args: &UiArgs, agent: &Agent) -> Result<ExitCode> {
         let address = SocketAddrV4::new(address, listener.local_addr()?.port());
         let doorkeeper = Arc::new(Doorkeeper { address, token: random()?, once: Mutex::new(None) });
         output::text(&format!("{}\n", doorkeeper.url(&doorkeeper.token)));
+        output::finish()?;
         if !args.no_open && io::stdout().is_terminal() && has_desktop() {
             open(&doorkeeper)?;
         }

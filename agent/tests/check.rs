@@ -80,6 +80,81 @@ fn tables_and_commands_are_of_statuses() {
     }
 }
 
+const CLASS: &str = "\
+apiVersion: gateway.networking.k8s.io/v1
+kind: GatewayClass
+metadata: {name: ours}
+spec: {controllerName: example.com/gateway}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: web}
+spec: {gatewayClassName: ours, listeners: [{name: http, port: 80, protocol: HTTP}]}
+";
+
+/// A unit's `check` is of the configuration that its `run` serves.
+#[test]
+fn options_of_run_have_its_variables() {
+    let directory = tempfile::tempdir().unwrap();
+    fs::write(directory.path().join("all.yaml"), CLASS).unwrap();
+    let checked = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_portcullis"));
+        command.args(["check", "-o", "json", "-f"]).arg(directory.path()).args(arguments);
+        command.env("PORTCULLIS_CONTROLLER_NAME", "example.com/gateway");
+        command.env("PORTCULLIS_ADDRESS", "192.0.2.1,192.0.2.2");
+        transcript(&command.output().unwrap())
+    };
+    let has = |text: &str, addresses: &[&str]| {
+        for address in ["192.0.2.1", "192.0.2.2", "192.0.2.3", "198.18.0.1"] {
+            let line = format!("\"value\": \"{address}\"");
+            assert_eq!(text.contains(&line), addresses.contains(&address), "{address}: {text}");
+        }
+    };
+    has(&checked(&[]), &["192.0.2.1", "192.0.2.2"]);
+    has(&checked(&["--address", "192.0.2.3"]), &["192.0.2.3"]);
+    has(&checked(&["--own-addresses"]), &["198.18.0.1"]);
+    has(&checked(&["--address", "192.0.2.3", "--own-addresses"]), &["198.18.0.1"]);
+    has(&checked(&["--own-addresses", "--address", "192.0.2.3"]), &["192.0.2.3"]);
+    has(&checked(&["--controller-name", "portcullis.dev/gateway"]), &[]);
+}
+
+/// A name that the operator does not allow is found before it is served.
+#[test]
+fn external_names_are_those_of_run() {
+    let manifests = "\
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: web}
+spec: {gatewayClassName: portcullis, listeners: [{name: http, port: 80, protocol: HTTP}]}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: app}
+spec:
+  parentRefs: [{name: web}]
+  rules: [{backendRefs: [{group: gateway.networking.x-k8s.io, kind: XBackend, name: api}]}]
+---
+apiVersion: gateway.networking.x-k8s.io/v1alpha1
+kind: XBackend
+metadata: {name: api}
+spec:
+  type: ExternalHostname
+  externalHostname: {hostname: api.example.com}
+  port: {number: 443}
+  tls: {mode: ServerOnly, validation: {hostname: api.example.com, wellKnownCACertificates: System}}
+";
+    let directory = tempfile::tempdir().unwrap();
+    fs::write(directory.path().join("all.yaml"), manifests).unwrap();
+    let checked = |names: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_portcullis"));
+        command.args(["check", "-f"]).arg(directory.path()).env("PORTCULLIS_EXTERNAL_NAMES", names);
+        transcript(&command.output().unwrap())
+    };
+    let says = "does not allow the external name api.example.com (--external-names)";
+    assert!(checked("none").contains(says), "{}", checked("none"));
+    assert!(!checked("*.example.com").contains(says), "{}", checked("*.example.com"));
+}
+
 const SECRET: &str = "apiVersion: v1\nkind: Secret\nmetadata: {name: s}\n";
 
 /// One after the other, though the second could be waited for without end.
@@ -93,6 +168,79 @@ fn what_is_no_file_is_named_and_not_waited_for() {
     let complaints = String::from_utf8(output.stderr).unwrap();
     let expected = "./b.yaml: is a named pipe, and only regular files are read: remove it, or replace it by a file; nothing of it is served\n";
     assert_eq!((complaints.as_str(), output.status.code()), (expected, Some(2)));
+}
+
+const INGRESSES: &str = "\
+apiVersion: networking.k8s.io/v1
+kind: Ingress
+metadata: {name: web, namespace: shop}
+spec: {defaultBackend: {service: {name: web, port: {number: 80}}}}
+---
+apiVersion: networking.k8s.io/v1
+kind: Ingress
+metadata: {name: cart}
+spec: {defaultBackend: {service: {name: cart, port: {number: 80}}}}
+";
+
+/// In every format: by its row or line, the summary and the exit status.
+#[test]
+fn an_ingress_is_never_all_is_well() {
+    let says =
+        "is not of the Gateway API: `portcullis convert` writes what to serve instead; it is not served";
+    let summary = "2 objects (Ingress 2): 2 problems; Ingress (2) is not served\n";
+    let checked = |format| {
+        let output = portcullis(Path::new("/"), &["check", "-f", "-", "-o", format], INGRESSES);
+        assert_eq!(output.status.code(), Some(1), "{format}");
+        let [printed, complaints] = [output.stdout, output.stderr].map(|it| String::from_utf8(it).unwrap());
+        assert!(!complaints.contains("ignored"), "said once: {complaints}");
+        (printed, complaints)
+    };
+    let (table, complaints) = checked("table");
+    assert!(table.contains("Ingress shop/web") && table.contains("Ingress default/cart"), "{table}");
+    assert!(table.contains("NotServed") && table.contains(says) && table.ends_with(summary), "{table}");
+    assert!(complaints.starts_with("Ingress (2) is not served; `portcullis convert`"), "{complaints}");
+    let (commands, _) = checked("github");
+    let expected = format!(
+        "::warning file=(standard input),line=1,title=Ingress shop/web::NotServed: {says}\n\
+         ::warning file=(standard input),line=6,title=Ingress default/cart::NotServed: {says}\n{summary}"
+    );
+    assert_eq!(commands, expected);
+    for format in ["yaml", "json"] {
+        let (objects, complaints) = checked(format);
+        assert!(objects.contains("Ingress"), "{objects}");
+        let line = format!("(standard input):1: Ingress shop/web: {says}\n");
+        assert!(complaints.starts_with(&line), "{complaints}");
+    }
+}
+
+#[test]
+fn no_object_at_all_is_nothing_to_check() {
+    let directory = tempfile::tempdir().unwrap();
+    fs::create_dir(directory.path().join("conf")).unwrap();
+    fs::write(directory.path().join("conf/README.md"), "no manifest").unwrap();
+    let checked = |arguments: &[&str]| {
+        transcript(&portcullis(directory.path(), &[&["check", "-f", "conf"][..], arguments].concat(), ""))
+    };
+    let says = "no objects: nothing was found to check\n";
+    assert_eq!(checked(&[]), format!("{says}# exit status 2\n"));
+    assert_eq!(checked(&["-o", "github"]), format!("{says}# exit status 2\n"));
+    assert_eq!(checked(&["--allow-empty"]), format!("{says}# exit status 0\n"));
+    let values = checked(&["-o", "json"]);
+    assert!(values.ends_with(&format!("# {says}# exit status 2\n")), "{values}");
+}
+
+/// As if it were named itself.
+#[test]
+fn a_link_to_nothing_is_unreadable_in_a_directory_too() {
+    let directory = tempfile::tempdir().unwrap();
+    fs::create_dir(directory.path().join("conf")).unwrap();
+    std::os::unix::fs::symlink("nowhere", directory.path().join("conf/a.yaml")).unwrap();
+    let says = "conf/a.yaml: is a link to nothing: remove it, or put there what it leads to; nothing of it is served\n";
+    for path in ["conf", "conf/a.yaml"] {
+        let output = portcullis(directory.path(), &["check", "-o", "yaml", "-f", path], "");
+        let complaints = String::from_utf8(output.stderr).unwrap();
+        assert_eq!((complaints.as_str(), output.status.code()), (says, Some(2)), "{path}");
+    }
 }
 
 #[test]

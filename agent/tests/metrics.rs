@@ -83,6 +83,14 @@ fn loopback_needs_no_credentials_and_has_metrics_alone() {
 }
 
 #[test]
+fn an_option_of_an_address_that_is_not_given_is_told_of() {
+    let options = ["--metrics-token-file", "/none"];
+    let agent = Agent::start_with(&options, &[("gateway.yaml", GATEWAY)]);
+    let says = "--metrics-token-file is without effect: there is no --metrics-address";
+    assert!(agent.log().contains(says), "{}", agent.log());
+}
+
+#[test]
 fn a_token_is_wanted_and_may_change() {
     let files = Files::new();
     files.write("token", "first\n");

@@ -46,6 +46,8 @@ pub enum Validity {
     Valid,
     /// An object has a fault, or lacks its GatewayClass.
     Faulty,
+    /// There is no object in it.
+    Empty,
     /// A part of the input could not be read.
     Unreadable,
 }
@@ -101,6 +103,9 @@ impl Translated {
         let Self { batch, outcome } = self;
         if !batch.is_readable() {
             return Validity::Unreadable;
+        }
+        if batch.manifests.is_empty() {
+            return Validity::Empty;
         }
         let is_valid = gateways_without_class(batch).is_empty()
             && batch.problems.is_empty()
@@ -199,6 +204,15 @@ mod tests {
         assert_eq!(validity(&format!("{secret}---\n{secret}")), Validity::Faulty, "defined twice");
         let gateway = "apiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\nmetadata: {name: g}\nspec: {gatewayClassName: none, listeners: [{name: a, port: 80, protocol: HTTP}]}\n";
         assert_eq!(validity(gateway), Validity::Faulty, "a class that is not there");
+        let ingress = "apiVersion: networking.k8s.io/v1\nkind: Ingress\nmetadata: {name: i}\n";
+        assert_eq!(
+            validity(&format!("{secret}---\n{ingress}")),
+            Validity::Faulty,
+            "an Ingress is not served"
+        );
+        let other = "apiVersion: config.openshift.io/v1\nkind: Ingress\nmetadata: {name: i}\n";
+        assert_eq!(validity(other), Validity::Valid, "an Ingress of another API");
+        assert_eq!(validity("# nothing\n"), Validity::Empty);
         assert_eq!(validity("kind: [\n"), Validity::Unreadable);
     }
 }

@@ -20,8 +20,8 @@ pub enum Insecure {
     Foreign { path: PathBuf, owner: u32 },
     #[error("other users may write to the directory {path}, and change what is in it or below")]
     Open { path: PathBuf },
-    #[error("cannot use the directory {path}: {source}")]
-    Unusable { path: PathBuf, source: io::Error },
+    #[error("cannot use the directory {path}: {problem}")]
+    Unusable { path: PathBuf, problem: io::Error },
 }
 
 /// Makes a directory that only this user may look into, or takes that right from others. Returns
@@ -37,7 +37,7 @@ pub fn make_private(directory: &Path) -> Result<PathBuf, Insecure> {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
             made => made,
         });
-    made.map_err(|source| Insecure::Unusable { path: resolved.clone(), source })?;
+    made.map_err(|problem| Insecure::Unusable { path: resolved.clone(), problem })?;
     resolved.ancestors().try_for_each(check_owner)?;
     close_to_others(&resolved)?;
     Ok(resolved)
@@ -45,7 +45,7 @@ pub fn make_private(directory: &Path) -> Result<PathBuf, Insecure> {
 
 /// The path without symbolic links; they are followed here only. It may lead to nothing yet.
 pub(crate) fn resolve(directory: &Path) -> Result<PathBuf, Insecure> {
-    let failed = |source| Insecure::Unusable { path: directory.to_owned(), source };
+    let failed = |problem| Insecure::Unusable { path: directory.to_owned(), problem };
     let directory = std::path::absolute(directory).map_err(failed)?;
     let there = directory.ancestors().find(|place| is_there(place)).unwrap_or(Path::new("/"));
     there.ancestors().try_for_each(check_owner)?;
@@ -90,12 +90,12 @@ pub(crate) fn close_to_others(directory: &Path) -> Result<(), Insecure> {
         return Ok(());
     }
     let closed = fs::set_permissions(directory, Permissions::from_mode(PRIVATE));
-    closed.map_err(|source| Insecure::Unusable { path: directory.to_owned(), source })
+    closed.map_err(|problem| Insecure::Unusable { path: directory.to_owned(), problem })
 }
 
 fn owner_and_mode(directory: &Path) -> Result<(u32, u32), Insecure> {
     let metadata = fs::metadata(directory);
-    let metadata = metadata.map_err(|source| Insecure::Unusable { path: directory.to_owned(), source })?;
+    let metadata = metadata.map_err(|problem| Insecure::Unusable { path: directory.to_owned(), problem })?;
     Ok((metadata.uid(), metadata.mode()))
 }
 

@@ -178,7 +178,9 @@ impl Admin {
             Ok(statuses) => ok(statuses),
             Err(error) => {
                 let directory = self.status_dir.display();
-                text(StatusCode::NOT_FOUND, format!("no status files in {directory}: {error}\n"))
+                let remedy = "the agent cannot write there, and its log says why: start it with a --status-dir that it \
+                              can write";
+                text(StatusCode::NOT_FOUND, format!("no status files in {directory}: {error}; {remedy}\n"))
             }
         }
     }

@@ -33,6 +33,15 @@ pub(crate) struct RunArgs {
     pub host_ports: HostPortArgs,
     #[command(flatten)]
     pub external: ExternalArgs,
+    /// DNS server that is asked for the names of XBackends; repeat for several [default: those of
+    /// /etc/resolv.conf]
+    #[arg(
+        long = "name-server",
+        value_name = "IP:PORT",
+        env = "PORTCULLIS_NAME_SERVER",
+        value_delimiter = ','
+    )]
+    pub name_servers: Vec<SocketAddr>,
     /// Cores that serve traffic [default: all]
     #[arg(long, value_name = "N", env = "PORTCULLIS_CORES")]
     pub cores: Option<std::num::NonZeroUsize>,

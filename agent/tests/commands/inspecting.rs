@@ -91,6 +91,32 @@ fn objects_are_chosen_as_with_kubectl() {
     }
 }
 
+/// By the options that the command has.
+#[test]
+fn a_cluster_that_is_nowhere_to_be_found_is_told_of() {
+    let directory = tempfile::tempdir().unwrap();
+    let plugin = directory.path().join("kubectl-portcullis");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_portcullis"), &plugin).unwrap();
+    let program = std::path::Path::new(env!("CARGO_BIN_EXE_portcullis"));
+    for (program, arguments) in [(plugin.as_path(), &["status"][..]), (program, &["cleanup", "--cluster"])] {
+        let mut command = Command::new(program);
+        command.args(arguments).env("HOME", directory.path());
+        let output = command.env_remove("KUBECONFIG").env_remove("KUBERNETES_SERVICE_HOST").output().unwrap();
+        let says = String::from_utf8(output.stderr).unwrap();
+        assert!(says.contains("nor a kubeconfig found: give --kubeconfig ("), "{arguments:?}: {says}");
+        assert!(!says.contains("--config-dir"), "{arguments:?}: {says}");
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {says}");
+    }
+}
+
+#[test]
+fn a_status_directory_that_is_not_there_can_be_chosen() {
+    let agent = Agent::start_with(&["--status-dir", "/dev/null/none"], &[("all.yaml", MANIFESTS)]);
+    let says = agent.command(&["status"]);
+    assert!(says.contains("no status files in /dev/null/none: Not a directory"), "{says}");
+    assert!(says.contains("start it with a --status-dir that it can write"), "{says}");
+}
+
 #[test]
 fn problems_are_of_objects_that_are_not_well() {
     let agent = agent();

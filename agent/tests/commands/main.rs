@@ -5,6 +5,7 @@
 mod bugreport;
 mod inspecting;
 mod manual;
+mod printing;
 #[expect(dead_code, reason = "for the agent's traffic")]
 #[path = "../support/mod.rs"]
 mod support;

@@ -26,7 +26,7 @@ const RESOLUTION: Duration = Duration::from_secs(2);
 pub enum ConnectError {
     #[error("cannot use kubeconfig {}: {problem}", path.display())]
     Kubeconfig { path: PathBuf, problem: KubeconfigError },
-    #[error("neither in a cluster nor a kubeconfig found: give --kubeconfig or --config-dir ({0})")]
+    #[error("neither in a cluster nor a kubeconfig found: give --kubeconfig ({0})")]
     Nowhere(Box<InferConfigError>),
     #[error("cannot make a client for the API server: {0}")]
     Client(Box<kube::Error>),

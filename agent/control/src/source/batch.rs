@@ -78,7 +78,7 @@ impl Batch {
             return self.file(path, max_file_size);
         }
         let listing = disk::list(path);
-        listing.files.keys().for_each(|file| self.file(file, max_file_size));
+        listing.files.keys().chain(&listing.dangling).for_each(|file| self.file(file, max_file_size));
         for (directory, error) in listing.failures {
             let directory = directory.to_string_lossy().into();
             self.problem(&directory, None, None, error.to_string(), Effect::Unreadable { kept: 0 });
@@ -87,6 +87,9 @@ impl Batch {
 
     fn file(&mut self, file: &Path, max_file_size: u64) {
         let text = disk::read(file, max_file_size).map(|(_, text)| text).map_err(|error| match error {
+            disk::ReadError::Gone if file.is_symlink() => {
+                "is a link to nothing: remove it, or put there what it leads to".to_owned()
+            }
             // Nothing was read of it before that could be gone.
             disk::ReadError::Gone => "there is no such file".to_owned(),
             error => error.to_string(),
@@ -110,9 +113,8 @@ impl Batch {
                 manifests.into_iter().for_each(|manifest| self.manifest(file, line, manifest));
             }
             Err(error) => {
-                let message = format!("not YAML: {}", error.message);
                 let line = Some(document.line + error.line);
-                self.problem(file, line, None, message, Effect::Unreadable { kept: 0 });
+                self.problem(file, line, None, error.message, Effect::Unreadable { kept: 0 });
             }
         }
     }
@@ -141,6 +143,11 @@ impl Batch {
                     self.problem(file, Some(line), object, reason, effect);
                 }
                 refusal.closed
+            }
+            Admission::Ignored(kind) if is_ingress(&kind) => {
+                let message = "is not of the Gateway API: `portcullis convert` writes what to serve instead";
+                self.problem(file, Some(line), Some(ingress(&head)), message.to_owned(), Effect::ToConvert);
+                None
             }
             Admission::Ignored(kind) => {
                 self.ignored.insert(kind);
@@ -182,6 +189,19 @@ fn standard_input() -> Result<String, String> {
     let mut text = String::new();
     io::stdin().read_to_string(&mut text).map_err(|error| format!("cannot be read: {error}"))?;
     Ok(text)
+}
+
+/// True of `networking.k8s.io/v1 Ingress` and the versions before it; not of what others call so.
+fn is_ingress(kind: &str) -> bool {
+    let groups = ["networking.k8s.io/", "extensions/"];
+    kind.ends_with(" Ingress") && groups.iter().any(|group| kind.starts_with(group))
+}
+
+/// `Ingress shop/web`
+fn ingress(head: &Value) -> String {
+    let field = |path: &str| head.pointer(path).and_then(Value::as_str);
+    let namespace = field("/metadata/namespace").unwrap_or("default");
+    format!("Ingress {namespace}/{}", field("/metadata/name").unwrap_or_default())
 }
 
 fn head(manifest: &Value) -> Value {

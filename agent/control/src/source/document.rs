@@ -7,7 +7,8 @@ use std::borrow::Cow;
 use portcullis_api::admission::{Admission, admit};
 use serde::de::IgnoredAny;
 use serde_json::Value;
-use serde_saphyr::UserMessageFormatter;
+use serde_saphyr::budget::BudgetBreach;
+use serde_saphyr::{Budget, Error, UserMessageFormatter};
 
 /// The text of one document and where it starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +27,7 @@ pub struct Manifests {
     pub admissions: Vec<Admission>,
 }
 
-/// Text that is not YAML.
+/// Text that is not YAML, or more of it than is read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SyntaxError {
     pub line: usize,
@@ -123,7 +124,7 @@ fn parse_strictly(text: &str) -> Result<Value, SyntaxError> {
     };
     serde_saphyr::from_str_with_options(text, options).map_err(|error| SyntaxError {
         line: error.location().map_or(0, |location| location.line().saturating_sub(1) as usize),
-        message: plain(&error),
+        message: beyond_limit(&error).unwrap_or_else(|| format!("not YAML: {}", plain(&error))),
     })
 }
 
@@ -198,6 +199,54 @@ fn has_content(line: &str) -> bool {
     !content.is_empty() && !content.starts_with(['#', '%']) && content != "..."
 }
 
+const DIVIDE: &str = "divide it into several documents, by lines of ---, or into files";
+const WRITE_OUT: &str = "write out what its aliases stand for";
+
+/// A limit of the parser: how many, of what, and what to do with a document that has more.
+type Limit = (usize, &'static str, &'static str);
+
+/// The limit that the document is beyond, in words; `None` for other errors.
+fn beyond_limit(error: &Error) -> Option<String> {
+    let (limit, of, advice) = match error {
+        Error::AliasError { error, .. } => return beyond_limit(error),
+        Error::Budget { breach, .. } => limit_of_budget(breach)?,
+        Error::AliasReplayLimitExceeded { max_total_replayed_events: most, .. } => {
+            (*most, "values that aliases stand for", WRITE_OUT)
+        }
+        Error::AliasExpansionLimitExceeded { max_expansions_per_anchor: most, .. } => {
+            (*most, "aliases of one anchor", WRITE_OUT)
+        }
+        Error::AliasReplayStackDepthExceeded { max_depth: most, .. } => {
+            (*most, "aliases within each other", WRITE_OUT)
+        }
+        _ => return None,
+    };
+    Some(format!("has more than {limit} {of}, and no such document is read: {advice}"))
+}
+
+fn limit_of_budget(breach: &BudgetBreach) -> Option<Limit> {
+    let limits = Budget::default();
+    Some(match breach {
+        BudgetBreach::Nodes { .. } => (limits.max_nodes, "values", DIVIDE),
+        BudgetBreach::Events { .. } => (limits.max_events, "values, begins and ends", DIVIDE),
+        BudgetBreach::ScalarBytes { .. } => (limits.max_total_scalar_bytes, "bytes of text", DIVIDE),
+        BudgetBreach::Depth { .. } => (limits.max_depth, "levels", "nest it less deep"),
+        BudgetBreach::Anchors { .. } => (limits.max_anchors, "anchors", DIVIDE),
+        BudgetBreach::Aliases { .. } => (limits.max_aliases, "aliases", WRITE_OUT),
+        BudgetBreach::MergeKeys { .. } => (limits.max_merge_keys, "merge keys (<<)", DIVIDE),
+        BudgetBreach::AliasAnchorRatio { .. } => {
+            (limits.alias_anchor_ratio_multiplier, "aliases for each anchor", WRITE_OUT)
+        }
+        BudgetBreach::RecordedAnchorEvents { .. } => {
+            (limits.max_recorded_anchor_events, "values below anchors", WRITE_OUT)
+        }
+        BudgetBreach::RecordedAnchorBytes { .. } => {
+            (limits.max_recorded_anchor_bytes, "bytes below anchors", WRITE_OUT)
+        }
+        _ => return None,
+    })
+}
+
 /// One line, without the place, which counts from the document's start.
 fn plain(error: &serde_saphyr::Error) -> String {
     let text = error.render_with_formatter(&UserMessageFormatter);
@@ -242,7 +291,7 @@ mod tests {
         assert!(error.line >= 1, "{error:?}");
         assert!(!error.message.is_empty());
         let twice = read("a: 1\nb: {c: 1, c: 2}\n").unwrap_err();
-        let message = "the key \"c\" is there twice: remove one of them".to_owned();
+        let message = "not YAML: the key \"c\" is there twice: remove one of them".to_owned();
         assert_eq!(twice, SyntaxError { line: 1, message });
     }
 
@@ -253,7 +302,24 @@ mod tests {
             let alias = format!("*a{}", level - 1);
             bomb += &format!("a{level}: &a{level} [{}]\n", [alias.as_str(); 10].join(", "));
         }
-        assert!(read(&bomb).is_err());
+        let message = read(&bomb).unwrap_err().message;
+        assert!(message.starts_with("has more than "), "{message}");
+    }
+
+    #[test]
+    fn a_document_that_is_too_large_or_too_deep_is_told_of_the_limit() {
+        let divide = "divide it into several documents, by lines of ---, or into files";
+        for (text, says, advice) in [
+            (format!("a:\n{}", "- x\n".repeat(250_000)), "250000 values", divide),
+            (
+                (0..70).map(|depth| format!("{}a:\n", " ".repeat(depth))).collect(),
+                "64 levels",
+                "nest it less deep",
+            ),
+        ] {
+            let expected = format!("has more than {says}, and no such document is read: {advice}");
+            assert_eq!(read(&text).unwrap_err().message, expected);
+        }
     }
 
     #[test]

@@ -24,6 +24,8 @@ pub enum Effect {
     Closed,
     /// The object is refused and there is no earlier version.
     NotServed,
+    /// The object is of a kind that is never served as it is, and may be converted.
+    ToConvert,
     /// Another definition of the object takes precedence.
     Shadowed,
     /// The object is served.
@@ -59,7 +61,7 @@ impl Effect {
     pub(crate) fn is_loss(self) -> bool {
         match self {
             Self::Unreadable { kept } => kept == 0,
-            Self::Closed | Self::NotServed => true,
+            Self::Closed | Self::NotServed | Self::ToConvert => true,
             Self::LastGoodKept | Self::Shadowed | Self::Warning => false,
         }
     }
@@ -72,7 +74,7 @@ impl fmt::Display for Effect {
             Self::Unreadable { kept } => write!(f, "; its last good objects ({kept}) stay in force"),
             Self::LastGoodKept => f.write_str("; its last good version stays in force"),
             Self::Closed => f.write_str("; its targets are closed until that is right"),
-            Self::NotServed => f.write_str("; it is not served"),
+            Self::NotServed | Self::ToConvert => f.write_str("; it is not served"),
             Self::Shadowed => f.write_str("; this definition is ignored"),
             Self::Warning => Ok(()),
         }

@@ -51,6 +51,8 @@ pub(crate) struct Listing {
     pub files: BTreeMap<PathBuf, Option<Stamp>>,
     /// Every directory that holds files or directories that count, the root included.
     pub directories: BTreeMap<PathBuf, DirectoryId>,
+    /// Links to nothing: a source of changes has nothing to read there, an offline command says so.
+    pub dangling: BTreeSet<PathBuf>,
     /// Directories that could not be read, or lead too far.
     pub failures: BTreeMap<PathBuf, ListError>,
 }
@@ -137,6 +139,7 @@ fn list_within(root: &Path, max_linked: usize) -> Listing {
                 roots.extend(links);
                 listing.files.extend(found.files);
                 listing.directories.extend(found.directories);
+                listing.dangling.extend(found.dangling);
                 listing.failures.extend(found.failures);
             }
             Err(error) => drop(listing.failures.insert(path, error)),
@@ -264,10 +267,11 @@ impl<'a> Walk<'a> {
 
     fn entry(&mut self, entry: &fs::DirEntry, depth: usize) {
         let path = entry.path();
+        let is_link = || entry.file_type().is_ok_and(|kind| kind.is_symlink());
         match fs::metadata(&path) {
             Ok(metadata) if metadata.is_dir() => {
                 let due = Due { path, depth: depth + 1 };
-                if entry.file_type().is_ok_and(|kind| kind.is_symlink()) {
+                if is_link() {
                     self.links.push(due);
                 } else {
                     self.due.push_back(due);
@@ -276,7 +280,10 @@ impl<'a> Walk<'a> {
             Ok(metadata) if is_manifest(&path) => {
                 self.found.files.insert(path, Some(Stamp::of(&metadata)));
             }
-            // A link to nowhere, or a file that vanished meanwhile: nothing to list.
+            Err(error) if error.kind() == io::ErrorKind::NotFound && is_link() => {
+                self.found.dangling.insert(path);
+            }
+            // It vanished meanwhile: nothing to list.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(_) if is_manifest(&path) => drop(self.found.files.insert(path, None)),
             // Perhaps a directory with manifests.
@@ -360,6 +367,7 @@ mod tests {
         let listing = list(root);
         let files: Vec<_> = listing.files.keys().collect();
         assert_eq!(files, [&root.join("a.yaml"), &root.join("team/b.yml")]);
+        assert_eq!(Vec::from_iter(&listing.dangling), [&root.join("dangling.yaml")]);
         assert!(listing.failures.is_empty());
     }
 

@@ -126,7 +126,7 @@ impl Reading<'_> {
 
     fn broken(&mut self, error: &SyntaxError, line: usize) {
         self.has_broken_documents = true;
-        let message = format!("not YAML: {}", error.message);
+        let message = error.message.clone();
         self.problem(line + error.line, None, message, Effect::Unreadable { kept: 0 });
     }
 
