@@ -2,7 +2,7 @@
 //! what is lost, with what to do instead. `docs/tasks/from-ingress-nginx.md` has the same table.
 
 use super::ingress::{Ingress, PREFIX};
-use Fate::{Lost, NotNeeded, Protects, Read, Weakens};
+use Fate::{Differs, Lost, NotNeeded, Protects, Read, Weakens};
 
 /// The fate of an annotation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,6 +11,8 @@ pub(super) enum Fate {
     Read,
     /// It asks for something that is so without it.
     NotNeeded(&'static str),
+    /// It is done, but not by objects that are written.
+    Differs(&'static str),
     /// Without effect from now on.
     Lost(&'static str),
     /// Without effect, too, and it kept something out.
@@ -18,6 +20,9 @@ pub(super) enum Fate {
     /// It keeps requests out and cannot be translated: its routes refuse all.
     Protects(&'static str),
 }
+
+const TRACES: &str =
+    "traces by OTLP from agents with --otlp-endpoint; a TrafficPolicy tracing samples a route's requests";
 
 pub(super) const ANNOTATIONS: &[(&str, Fate)] = &[
     ("affinity", Read),
@@ -81,8 +86,8 @@ pub(super) const ANNOTATIONS: &[(&str, Fate)] = &[
     ("enable-cors", Read),
     ("enable-global-auth", Weakens("a TrafficPolicy with externalAuth on the Gateway is for all its routes")),
     ("enable-modsecurity", Read),
-    ("enable-opentelemetry", Lost("there are no traces; X-Request-Id and traceparent are passed on")),
-    ("enable-opentracing", Lost("there are no traces; X-Request-Id and traceparent are passed on")),
+    ("enable-opentelemetry", Differs(TRACES)),
+    ("enable-opentracing", Differs(TRACES)),
     ("enable-owasp-core-rules", Read),
     ("enable-rewrite-log", NotNeeded("portcullis explain says what a path becomes")),
     ("force-ssl-redirect", Read),
@@ -105,7 +110,10 @@ pub(super) const ANNOTATIONS: &[(&str, Fate)] = &[
     ("mirror-target", Read),
     ("modsecurity-snippet", Read),
     ("modsecurity-transaction-id", Lost("there is no ModSecurity")),
-    ("opentelemetry-trust-incoming-span", Lost("there are no traces")),
+    (
+        "opentelemetry-trust-incoming-span",
+        Differs("--trace-parents says whose traces go on: by default those of trusted proxies"),
+    ),
     ("permanent-redirect", Read),
     ("permanent-redirect-code", Read),
     ("preserve-trailing-slash", NotNeeded("redirects to https keep the path")),
@@ -206,6 +214,7 @@ mod tests {
     fn the_table_is_in_order_and_names_each_once() {
         assert!(ANNOTATIONS.is_sorted_by(|(a, _), (b, _)| a < b));
         assert_eq!(fate("use-regex"), Read);
+        assert_eq!(fate("enable-opentelemetry"), Differs(TRACES));
         assert!(matches!(fate("of-tomorrow"), Protects(_)));
     }
 }

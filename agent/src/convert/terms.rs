@@ -69,6 +69,7 @@ impl<'a> Reading<'a> {
             match annotations::fate(annotation) {
                 Fate::Read => {}
                 Fate::NotNeeded(text) => self.say(annotation, Outcome::NotNeeded, text),
+                Fate::Differs(text) => self.say(annotation, Outcome::Differs, text),
                 Fate::Lost(text) => self.say(annotation, Outcome::Lost, text),
                 Fate::Weakens(text) => self.say(annotation, Outcome::Unprotected, text),
                 Fate::Protects(text) => self.close(annotation, text),
