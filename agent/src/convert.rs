@@ -6,6 +6,7 @@ mod difference;
 mod ingress;
 mod listeners;
 mod names;
+mod options;
 mod paths;
 mod routes;
 mod rules;
@@ -31,17 +32,10 @@ use difference::{Difference, Outcome};
 use ingress::{Ingress, Unreadable, World};
 use listeners::Listeners;
 use names::Names;
+use options::Options;
 use routes::{Routes, Written};
 use servers::Servers;
 use terms::Reading;
-
-/// The Gateway that everything is written for.
-pub(crate) struct Options {
-    /// Namespace and name.
-    gateway: (String, String),
-    http_port: u16,
-    https_port: u16,
-}
 
 struct Converted {
     objects: Vec<Value>,
@@ -49,6 +43,7 @@ struct Converted {
 }
 
 pub(crate) fn run(args: &ConvertArgs) -> Result<ExitCode> {
+    let options = Options::parse(&args.gateway, args.http_port, args.https_port)?;
     let batch = Batch::read(&args.filename, args.limits.max_file_size());
     // Other objects of the input may be refused; they are not converted.
     batch
@@ -56,9 +51,6 @@ pub(crate) fn run(args: &ConvertArgs) -> Result<ExitCode> {
         .iter()
         .filter(|_| !batch.is_readable())
         .for_each(|problem| output::error(&problem.to_string()));
-    let (namespace, name) = args.gateway.split_once('/').unwrap_or(("default", &args.gateway));
-    let gateway = (namespace.to_owned(), name.to_owned());
-    let options = Options { gateway, http_port: args.http_port, https_port: args.https_port };
     let converted = convert(&batch.written, &options);
     if let Some(report) = &args.report {
         write_report(report, &converted.differences)?;
@@ -91,8 +83,7 @@ pub(crate) fn hint(batch: &Batch) -> Option<String> {
     if count == 0 {
         return None;
     }
-    let gateway = ("default".to_owned(), "web".to_owned());
-    let options = Options { gateway, http_port: 80, https_port: 443 };
+    let options = Options::parse("default/web", 80, 443).ok()?;
     let summary = summary(&convert(&batch.written, &options).differences);
     Some(format!(
         "Ingress ({count}) is not served; `portcullis convert` writes what to serve instead: {summary}"

@@ -93,6 +93,21 @@ fn the_list_is_written_as_values_as_well() {
     assert!(output.stdout.is_empty() && output.status.code() == Some(2), "{said}");
 }
 
+#[test]
+fn a_gateway_that_no_api_server_takes_is_refused() {
+    let file = cases()[0].join("in.yaml");
+    for (option, value, wanted) in [
+        ("--gateway", "A B/c", "NAMESPACE/NAME is wanted"),
+        ("--http-port", "0", "a port from 1 to 65535 is wanted"),
+        ("--https-port", "0", "a port from 1 to 65535 is wanted"),
+    ] {
+        let output = portcullis(&["convert", file.to_str().unwrap(), option, value], "");
+        let said = text(&output.stderr);
+        assert!(said.contains(option) && said.contains(wanted), "{said}");
+        assert!(output.stdout.is_empty() && output.status.code() == Some(2), "{said}");
+    }
+}
+
 /// With the Services of the input, and the Secrets and ConfigMaps that it takes for granted.
 #[test]
 fn check_finds_nothing_in_what_comes_out() {

@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
-use super::Options;
 use super::annotations::protects;
 use super::difference::{Difference, Outcome};
 use super::ingress::{Backend, Ingress, World};
 use super::listeners::{GATEWAY_API, Listeners};
 use super::names::{self, Names};
+use super::options::{GatewayName, Options};
 use super::rules::{Filters, Source};
 use super::servers::{Server, Servers};
 use super::terms::Terms;
@@ -130,7 +130,7 @@ impl Routes<'_> {
     }
 
     fn http_parent(&self, ingress: &Ingress) -> Value {
-        let (namespace, name) = &self.options.gateway;
+        let GatewayName { namespace, name } = &self.options.gateway;
         let mut parent = json!({"name": name, "sectionName": "http"});
         if *namespace != ingress.namespace {
             parent["namespace"] = json!(namespace);
@@ -203,7 +203,7 @@ impl Routes<'_> {
     fn redirects_to_https(&mut self, index: usize) {
         let ingress = &self.world.ingresses[index];
         let mut redirect = json!({"scheme": "https", "statusCode": 308});
-        if self.options.https_port != 443 {
+        if self.options.https_port.get() != 443 {
             redirect["port"] = json!(self.options.https_port);
         }
         let filter = json!([{"type": "RequestRedirect", "requestRedirect": redirect}]);
