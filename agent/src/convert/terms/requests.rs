@@ -8,6 +8,9 @@ use super::Reading;
 const TRIES: u64 = 3;
 /// Bytes that ingress-nginx takes where nothing is said.
 const BODY: u64 = 1 << 20;
+/// Seconds of the longest duration that is written, `99999h0s`: numbers of the API's durations have
+/// five digits.
+const LONGEST: u64 = 99_999 * 3600;
 
 impl Reading<'_> {
     pub(super) fn requests(&mut self) {
@@ -37,7 +40,7 @@ impl Reading<'_> {
         match text.trim_end_matches('s').parse::<u64>() {
             Ok(seconds) if seconds > 0 => {
                 self.terms.rule.insert("timeouts".to_owned(), json!({"backendRequest": duration(seconds)}));
-                self.differs("proxy-read-timeout", "timeouts.backendRequest, which is for a whole response, not between two reads; WebSockets have --tcp-idle");
+                self.differs("proxy-read-timeout", format!("timeouts.backendRequest{}, which is for a whole response, not between two reads; WebSockets have --tcp-idle", bound(seconds)));
             }
             _ => self.lost("proxy-read-timeout", format!("{text:?} is no number of seconds")),
         }
@@ -81,8 +84,13 @@ impl Reading<'_> {
             cookie["lifetimeType"] = json!("Permanent");
             session["absoluteTimeout"] = json!(duration(seconds));
             for annotation in ["session-cookie-max-age", "session-cookie-expires"] {
-                if self.get(annotation).is_some() {
-                    self.became(annotation, "sessionPersistence absoluteTimeout");
+                if self.get(annotation).is_none() {
+                    continue;
+                }
+                let text = format!("sessionPersistence absoluteTimeout{}", bound(seconds));
+                match seconds {
+                    ..=LONGEST => self.became(annotation, text),
+                    _ => self.differs(annotation, text),
                 }
             }
         }
@@ -112,12 +120,16 @@ fn bytes(text: &str) -> Option<u64> {
     number.parse::<u64>().ok()?.checked_mul(1 << unit)
 }
 
-/// Numbers of the API's durations have five digits.
 pub(super) fn duration(seconds: u64) -> String {
-    match seconds {
-        ..=99_999 => format!("{seconds}s"),
-        _ => format!("{}h{}s", (seconds / 3600).min(99_999), seconds % 3600),
+    match seconds.min(LONGEST) {
+        seconds @ ..=99_999 => format!("{seconds}s"),
+        seconds => format!("{}h{}s", seconds / 3600, seconds % 3600),
     }
+}
+
+/// Says that a duration is written shorter than it is.
+fn bound(seconds: u64) -> &'static str {
+    if seconds > LONGEST { " of 99999h, the longest there is" } else { "" }
 }
 
 #[cfg(test)]
@@ -132,5 +144,7 @@ mod tests {
         );
         assert_eq!(["", "m", "1t", "99999999999999g"].map(bytes), [None; 4]);
         assert_eq!([3600, 172_800].map(duration), ["3600s", "48h0s"]);
+        assert_eq!([LONGEST, LONGEST + 1, u64::MAX].map(duration), ["99999h0s"; 3]);
+        assert_eq!([LONGEST, LONGEST + 1].map(|it| bound(it).is_empty()), [true, false]);
     }
 }
