@@ -213,6 +213,7 @@ fn written(
     objects.sort_by_key(|it| matches!(it.object["kind"].as_str(), Some("HTTPRoute" | "TLSRoute")));
     tell_of_sizes(world, &mut report);
     tell_of_the_rest(world, &mut report);
+    report.extend(world.ingresses.iter().flat_map(of_f5));
     report.extend(of_all_ingresses(manifests));
     report.sort();
     report.dedup();
@@ -261,6 +262,20 @@ fn tell_of_the_rest(world: &World, report: &mut Vec<Difference>) {
             report.push(Difference::new(&ingress.key(), annotation, outcome, text));
         }
     }
+}
+
+/// Prefixes of annotations of F5's controller, which has the class `nginx` by default, too.
+const OF_F5: &[&str] = &["nginx.com/", "nginx.org/"];
+
+/// One line for all that have the same prefix.
+fn of_f5(ingress: &Ingress) -> impl Iterator<Item = Difference> + use<> {
+    let is_set = |prefix: &&str| ingress.annotations.keys().any(|name| name.starts_with(*prefix));
+    let set: Vec<_> = OF_F5.iter().copied().filter(is_set).collect();
+    let key = ingress.key();
+    set.into_iter().map(move |prefix| {
+        let text = "of F5's NGINX Ingress Controller, not of ingress-nginx: not converted; write what they do as filters and policies";
+        Difference::new(&key, &format!("{prefix}*"), Outcome::Lost, text)
+    })
 }
 
 /// Options of the controller itself, which keep requests out of all Ingresses, or tell who clients

@@ -507,6 +507,20 @@ fn a_limit_that_becomes_several_is_told_of() {
     }
 }
 
+/// F5's controller has other annotations, and the class `nginx`, too.
+#[test]
+fn annotations_of_another_controller_are_named_once() {
+    let mut object = ingress("shop", "app", "app.example.com", ("/", "Prefix"), &[]);
+    for annotation in ["nginx.org/rewrites", "nginx.org/server-snippets", "nginx.com/jwt-realm"] {
+        object["metadata"]["annotations"][annotation] = json!("a");
+    }
+    let told = text(&portcullis(&["convert", "-"], &documents(&[object])).stderr);
+    for prefix in ["nginx.org/*", "nginx.com/*"] {
+        let lines: Vec<_> = told.lines().filter(|line| line.contains(prefix)).collect();
+        assert!(matches!(lines[..], [line] if line.contains("lost") && line.contains("F5")), "{told}");
+    }
+}
+
 #[test]
 fn a_younger_ingress_passes_on_no_connections_of_a_host() {
     let mut bank = ingress("bank", "bank", "bank.example.com", ("/", "Prefix"), &[]);
