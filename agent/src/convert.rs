@@ -7,6 +7,7 @@ mod ingress;
 mod listeners;
 mod names;
 mod options;
+mod outcomes;
 mod paths;
 mod routes;
 mod rules;
@@ -33,6 +34,7 @@ use ingress::{Ingress, Unreadable, World};
 use listeners::Listeners;
 use names::Names;
 use options::Options;
+use outcomes::Outcomes;
 use routes::{Routes, Written};
 use servers::Servers;
 use terms::Reading;
@@ -196,13 +198,14 @@ fn written(
         backend_tls: BTreeMap::new(),
         grants: BTreeSet::new(),
         redirected: BTreeSet::new(),
+        open: BTreeSet::new(),
     };
     for (index, _) in world.ingresses.iter().enumerate().filter(|(_, ingress)| !ingress.is_canary()) {
         routes.of(index);
     }
     routes.service_policies();
     routes.service_grants();
-    let of_routes = routes.objects;
+    let (of_routes, open) = (routes.objects, routes.open);
     let mut objects = Vec::new();
     if !world.ingresses.is_empty() {
         let of_gateways = listeners.objects(world, options, &mut report).into_iter();
@@ -211,8 +214,7 @@ fn written(
     objects.extend(of_routes);
     // Where they are applied one after the other, what protects is there before what it protects.
     objects.sort_by_key(|it| matches!(it.object["kind"].as_str(), Some("HTTPRoute" | "TLSRoute")));
-    tell_of_sizes(world, &mut report);
-    tell_of_the_rest(world, &mut report);
+    Outcomes { world, servers: &servers, terms: &terms, open: &open, report: &mut report }.tell();
     report.extend(world.ingresses.iter().flat_map(of_f5));
     report.extend(of_all_ingresses(manifests));
     report.sort();
@@ -231,37 +233,6 @@ fn of_unreadable(unreadable: &Unreadable, servers: &Servers) -> Difference {
         (Outcome::Unprotected, "it is not written, and Ingresses of wider hosts have its requests")
     };
     Difference::new(&unreadable.key, "spec", outcome, format!("{}; {rest}", unreadable.fault))
-}
-
-/// One line for what holds for all.
-fn tell_of_sizes(world: &World, report: &mut Vec<Difference>) {
-    let silent = |ingress: &&Ingress| !ingress.is_canary() && ingress.get("proxy-body-size").is_none();
-    let count = world.ingresses.iter().filter(silent).count();
-    if count > 0 {
-        let text = format!(
-            "TrafficPolicy maxRequestBody of 1 MiB for {count} that do not say, as ingress-nginx has it; if its ConfigMap says otherwise, annotate them"
-        );
-        report.push(Difference::new("(all)", "proxy-body-size", Outcome::Differs, text));
-    }
-}
-
-/// Annotations that are part of what others became.
-fn tell_of_the_rest(world: &World, report: &mut Vec<Difference>) {
-    let told: BTreeSet<_> = report.iter().map(|it| (it.ingress.clone(), it.subject.clone())).collect();
-    for ingress in &world.ingresses {
-        let own = ingress.annotations.keys().filter_map(|name| name.strip_prefix(ingress::PREFIX));
-        for annotation in own.filter(|annotation| !told.contains(&(ingress.key(), (*annotation).to_owned())))
-        {
-            let (outcome, text) = match ingress.get(annotation) {
-                None | Some("false") => (Outcome::NotNeeded, "it is off"),
-                Some(_) if ingress.is_canary() && !annotation.starts_with("canary") => {
-                    (Outcome::NotNeeded, "without effect in a canary, as before")
-                }
-                Some(_) => (Outcome::Became, "part of the routes, filters and policies of its Ingress"),
-            };
-            report.push(Difference::new(&ingress.key(), annotation, outcome, text));
-        }
-    }
 }
 
 /// Prefixes of annotations of F5's controller, which has the class `nginx` by default, too.

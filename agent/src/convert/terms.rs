@@ -33,6 +33,8 @@ pub(super) struct Terms {
     pub redirect: Option<Value>,
     /// Services of other namespaces that a TrafficPolicy refers to.
     pub granted: Vec<(String, String)>,
+    /// Lines that are true if a path of it is open: what they tell of is written with it.
+    pub told: Vec<Difference>,
 }
 
 /// An Ingress whose annotations are read, and what has become of them.
@@ -67,9 +69,9 @@ impl<'a> Reading<'a> {
                 continue;
             }
             match annotations::fate(annotation) {
-                Fate::Read => {}
+                Fate::Read | Fate::PartOf(_) => {}
                 Fate::NotNeeded(text) => self.say(annotation, Outcome::NotNeeded, text),
-                Fate::Differs(text) => self.say(annotation, Outcome::Differs, text),
+                Fate::Differs(text) => self.differs(annotation, text),
                 Fate::Lost(text) => self.say(annotation, Outcome::Lost, text),
                 Fate::Weakens(text) => self.say(annotation, Outcome::Unprotected, text),
                 Fate::Protects(text) => self.close(annotation, text),
@@ -81,16 +83,29 @@ impl<'a> Reading<'a> {
         self.ingress.get(annotation)
     }
 
+    /// A line that is true even if no path is open.
     fn say(&mut self, annotation: &str, outcome: Outcome, text: impl Into<String>) {
         self.report.push(Difference::new(&self.ingress.key(), annotation, outcome, text));
     }
 
     fn became(&mut self, annotation: &str, text: impl Into<String>) {
-        self.say(annotation, Outcome::Became, text);
+        self.tell(annotation, Outcome::Became, text);
+    }
+
+    /// Annotations that are fields of an object, as far as they are there.
+    fn parts(&mut self, annotations: &[&str], object: &str) {
+        let ingress = self.ingress;
+        for annotation in annotations.iter().filter(|it| ingress.get(it).is_some()) {
+            self.became(annotation, object);
+        }
     }
 
     fn differs(&mut self, annotation: &str, text: impl Into<String>) {
-        self.say(annotation, Outcome::Differs, text);
+        self.tell(annotation, Outcome::Differs, text);
+    }
+
+    fn tell(&mut self, annotation: &str, outcome: Outcome, text: impl Into<String>) {
+        self.terms.told.push(Difference::new(&self.ingress.key(), annotation, outcome, text));
     }
 
     fn lost(&mut self, annotation: &str, text: impl Into<String>) {

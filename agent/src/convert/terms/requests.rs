@@ -47,16 +47,16 @@ impl Reading<'_> {
     }
 
     fn retries(&mut self) {
-        let tries = self.get("proxy-next-upstream-tries").and_then(|it| it.parse::<u64>().ok());
+        let asked = self.get("proxy-next-upstream-tries").and_then(|it| it.parse::<u64>().ok());
         let conditions = self.get("proxy-next-upstream");
-        if conditions.is_none() && tries.is_none() {
+        if conditions.is_none() && asked.is_none() {
             return;
         }
         let words: Vec<_> = conditions.unwrap_or("error timeout").split_whitespace().collect();
         let codes = words.iter().filter_map(|word| word.strip_prefix("http_")?.parse::<u16>().ok());
         let codes: Vec<_> = codes.filter(|code| *code >= 400).collect();
         // 0 is nginx' word for no limit.
-        let tries = tries.map_or(TRIES, |tries| if tries == 0 { 1001 } else { tries });
+        let tries = asked.map_or(TRIES, |tries| if tries == 0 { 1001 } else { tries });
         let attempts = if words.contains(&"off") { 0 } else { (tries - 1).min(1000) };
         let mut retry = json!({"attempts": attempts});
         if !codes.is_empty() {
@@ -67,6 +67,9 @@ impl Reading<'_> {
             if conditions.is_some() { "proxy-next-upstream" } else { "proxy-next-upstream-tries" };
         let text = if codes.is_empty() { "retry" } else { "retry with codes, which are for POST, too" };
         self.differs(annotation, text);
+        if conditions.is_some() && asked.is_some() {
+            self.became("proxy-next-upstream-tries", "retry attempts");
+        }
     }
 
     fn session(&mut self) {
@@ -100,8 +103,10 @@ impl Reading<'_> {
             "affinity",
             "sessionPersistence of the rules; each rule has sessions of its own, and old cookies begin anew",
         );
+        self.parts(&["session-cookie-name", "session-cookie-path"], "sessionPersistence cookie");
         match self.get("session-cookie-samesite") {
-            None | Some("Strict") => {}
+            None => {}
+            Some("Strict") => self.became("session-cookie-samesite", "the cookie is SameSite=Strict"),
             Some(other) => {
                 self.lost("session-cookie-samesite", format!("the cookie is SameSite=Strict, not {other}"))
             }
