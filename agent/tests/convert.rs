@@ -558,6 +558,27 @@ fn nothing_becomes_what_is_not_written() {
     assert!(told_of(&told, "proxy-body-size")[0].starts_with("became"), "{told}");
 }
 
+/// Rules that redirect have no other filter, and no field.
+#[test]
+fn beside_a_redirect_filters_become_nothing() {
+    let beside = [
+        ("enable-cors", "true"),
+        ("configuration-snippet", "more_clear_headers Server;"),
+        ("affinity", "cookie"),
+        ("proxy-read-timeout", "5"),
+        ("rewrite-target", "/new"),
+    ];
+    let redirect = [("permanent-redirect", "https://a.example$request_uri")];
+    let all = [redirect.as_slice(), &beside].concat();
+    let object = ingress("shop", "app", "app.example.com", ("/old", "Prefix"), &all);
+    let told = text(&portcullis(&["convert", "-"], &documents(&[object])).stderr);
+    for (annotation, _) in beside {
+        let lines = told_of(&told, annotation);
+        assert!(matches!(lines[..], [it] if it.starts_with("lost")), "{told}");
+    }
+    assert!(told_of(&told, "permanent-redirect")[0].starts_with("differs"), "{told}");
+}
+
 #[test]
 fn a_canary_beside_a_closed_path_becomes_nothing() {
     let closed = ingress("shop", "main", "app.example.com", ("/", "Prefix"), &[("server-snippet", "a b;")]);

@@ -87,7 +87,12 @@ impl Outcomes<'_> {
         {
             return (Outcome::NotNeeded, format!("without effect without {}", wholes.join(" or ")));
         }
-        let (outcome, text) = self.unwritten(index).unwrap_or((Outcome::Lost, "nothing is written for it"));
+        let text = if self.terms[index].redirect.is_some() {
+            "its requests are redirected, and nothing else is done to them"
+        } else {
+            "nothing is written for it"
+        };
+        let (outcome, text) = self.unwritten(index).unwrap_or((Outcome::Lost, text));
         (outcome, text.to_owned())
     }
 }

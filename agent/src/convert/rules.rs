@@ -85,7 +85,7 @@ impl Source<'_> {
             Target::Nothing => None,
             Target::Backend(_) => self.backend(location.backend(), &location.path, Outcome::Closed, report),
         };
-        let rewrite = self.rewrite(location, report);
+        let rewrite = if self.terms.redirect.is_some() { Ok(None) } else { self.rewrite(location, report) };
         let main = main.filter(|_| rewrite.is_ok());
         if self.closed || self.terms.closed || (main.is_none() && self.terms.redirect.is_none()) {
             let name = format!("{}-closed", names::base(&ingress.name));

@@ -29,7 +29,7 @@ pub(super) struct Terms {
     pub backend: Map<String, Value>,
     /// `spec.validation` of the BackendTLSPolicies of its Services; the hostname may be missing.
     pub backend_tls: Option<Value>,
-    /// Answers every request in place of a backend.
+    /// Answers every request in place of a backend; its rules have no other field and filter.
     pub redirect: Option<Value>,
     /// Services of other namespaces that a TrafficPolicy refers to.
     pub granted: Vec<(String, String)>,
@@ -50,11 +50,13 @@ impl<'a> Reading<'a> {
     pub(super) fn terms(mut self) -> Terms {
         self.by_table();
         if !self.ingress.is_canary() {
+            self.redirects();
             self.access();
             self.client_certificates();
             self.auth_service();
-            self.headers();
-            self.redirects();
+            if self.terms.redirect.is_none() {
+                self.headers();
+            }
             self.requests();
         }
         self.backends();

@@ -41,7 +41,8 @@ impl Reading<'_> {
         }
         if let Some(snippet) = self.get("configuration-snippet") {
             match snippet::fields(snippet) {
-                Ok(fields) => self.snippet(&fields),
+                Ok(fields) if self.terms.redirect.is_none() => self.snippet(&fields),
+                Ok(_) => {}
                 Err(first) => {
                     self.close(
                         "configuration-snippet",

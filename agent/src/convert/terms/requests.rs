@@ -15,9 +15,11 @@ const LONGEST: u64 = 99_999 * 3600;
 impl Reading<'_> {
     pub(super) fn requests(&mut self) {
         self.body();
-        self.timeouts();
-        self.retries();
-        self.session();
+        if self.terms.redirect.is_none() {
+            self.timeouts();
+            self.retries();
+            self.session();
+        }
     }
 
     fn body(&mut self) {
