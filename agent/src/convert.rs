@@ -6,6 +6,8 @@ mod difference;
 mod ingress;
 mod listeners;
 mod names;
+mod options;
+mod outcomes;
 mod paths;
 mod routes;
 mod rules;
@@ -31,17 +33,11 @@ use difference::{Difference, Outcome};
 use ingress::{Ingress, Unreadable, World};
 use listeners::Listeners;
 use names::Names;
+use options::Options;
+use outcomes::Outcomes;
 use routes::{Routes, Written};
 use servers::Servers;
 use terms::Reading;
-
-/// The Gateway that everything is written for.
-pub(crate) struct Options {
-    /// Namespace and name.
-    gateway: (String, String),
-    http_port: u16,
-    https_port: u16,
-}
 
 struct Converted {
     objects: Vec<Value>,
@@ -49,6 +45,7 @@ struct Converted {
 }
 
 pub(crate) fn run(args: &ConvertArgs) -> Result<ExitCode> {
+    let options = Options::parse(&args.gateway, args.http_port, args.https_port)?;
     let batch = Batch::read(&args.filename, args.limits.max_file_size());
     // Other objects of the input may be refused; they are not converted.
     batch
@@ -56,9 +53,6 @@ pub(crate) fn run(args: &ConvertArgs) -> Result<ExitCode> {
         .iter()
         .filter(|_| !batch.is_readable())
         .for_each(|problem| output::error(&problem.to_string()));
-    let (namespace, name) = args.gateway.split_once('/').unwrap_or(("default", &args.gateway));
-    let gateway = (namespace.to_owned(), name.to_owned());
-    let options = Options { gateway, http_port: args.http_port, https_port: args.https_port };
     let converted = convert(&batch.written, &options);
     if let Some(report) = &args.report {
         write_report(report, &converted.differences)?;
@@ -90,8 +84,7 @@ pub(crate) fn hint(batch: &Batch) -> Option<String> {
     if count == 0 {
         return None;
     }
-    let gateway = ("default".to_owned(), "web".to_owned());
-    let options = Options { gateway, http_port: 80, https_port: 443 };
+    let options = Options::parse("default/web", 80, 443).ok()?;
     let summary = summary(&convert(&batch.written, &options).differences);
     Some(format!(
         "Ingress ({count}) is not served; `portcullis convert` writes what to serve instead: {summary}"
@@ -204,13 +197,14 @@ fn written(
         backend_tls: BTreeMap::new(),
         grants: BTreeSet::new(),
         redirected: BTreeSet::new(),
+        open: BTreeSet::new(),
     };
     for (index, _) in world.ingresses.iter().enumerate().filter(|(_, ingress)| !ingress.is_canary()) {
         routes.of(index);
     }
     routes.service_policies();
     routes.service_grants();
-    let of_routes = routes.objects;
+    let (of_routes, open) = (routes.objects, routes.open);
     let mut objects = Vec::new();
     if !world.ingresses.is_empty() {
         let of_gateways = listeners.objects(world, options, &mut report).into_iter();
@@ -219,8 +213,8 @@ fn written(
     objects.extend(of_routes);
     // Where they are applied one after the other, what protects is there before what it protects.
     objects.sort_by_key(|it| matches!(it.object["kind"].as_str(), Some("HTTPRoute" | "TLSRoute")));
-    tell_of_sizes(world, &mut report);
-    tell_of_the_rest(world, &mut report);
+    Outcomes { world, servers: &servers, terms: &terms, open: &open, report: &mut report }.tell();
+    report.extend(world.ingresses.iter().flat_map(of_f5));
     report.extend(of_all_ingresses(manifests));
     report.sort();
     report.dedup();
@@ -240,35 +234,18 @@ fn of_unreadable(unreadable: &Unreadable, servers: &Servers) -> Difference {
     Difference::new(&unreadable.key, "spec", outcome, format!("{}; {rest}", unreadable.fault))
 }
 
-/// One line for what holds for all.
-fn tell_of_sizes(world: &World, report: &mut Vec<Difference>) {
-    let silent = |ingress: &&Ingress| !ingress.is_canary() && ingress.get("proxy-body-size").is_none();
-    let count = world.ingresses.iter().filter(silent).count();
-    if count > 0 {
-        let text = format!(
-            "TrafficPolicy maxRequestBody of 1 MiB for {count} that do not say, as ingress-nginx has it; if its ConfigMap says otherwise, annotate them"
-        );
-        report.push(Difference::new("(all)", "proxy-body-size", Outcome::Differs, text));
-    }
-}
+/// Prefixes of annotations of F5's controller, which has the class `nginx` by default, too.
+const OF_F5: &[&str] = &["nginx.com/", "nginx.org/"];
 
-/// Annotations that are part of what others became.
-fn tell_of_the_rest(world: &World, report: &mut Vec<Difference>) {
-    let told: BTreeSet<_> = report.iter().map(|it| (it.ingress.clone(), it.subject.clone())).collect();
-    for ingress in &world.ingresses {
-        let own = ingress.annotations.keys().filter_map(|name| name.strip_prefix(ingress::PREFIX));
-        for annotation in own.filter(|annotation| !told.contains(&(ingress.key(), (*annotation).to_owned())))
-        {
-            let (outcome, text) = match ingress.get(annotation) {
-                None | Some("false") => (Outcome::NotNeeded, "it is off"),
-                Some(_) if ingress.is_canary() && !annotation.starts_with("canary") => {
-                    (Outcome::NotNeeded, "without effect in a canary, as before")
-                }
-                Some(_) => (Outcome::Became, "part of the routes, filters and policies of its Ingress"),
-            };
-            report.push(Difference::new(&ingress.key(), annotation, outcome, text));
-        }
-    }
+/// One line for all that have the same prefix.
+fn of_f5(ingress: &Ingress) -> impl Iterator<Item = Difference> + use<> {
+    let is_set = |prefix: &&str| ingress.annotations.keys().any(|name| name.starts_with(*prefix));
+    let set: Vec<_> = OF_F5.iter().copied().filter(is_set).collect();
+    let key = ingress.key();
+    set.into_iter().map(move |prefix| {
+        let text = "of F5's NGINX Ingress Controller, not of ingress-nginx: not converted; write what they do as filters and policies";
+        Difference::new(&key, &format!("{prefix}*"), Outcome::Lost, text)
+    })
 }
 
 /// Options of the controller itself, which keep requests out of all Ingresses, or tell who clients

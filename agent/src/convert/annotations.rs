@@ -2,15 +2,20 @@
 //! what is lost, with what to do instead. `docs/tasks/from-ingress-nginx.md` has the same table.
 
 use super::ingress::{Ingress, PREFIX};
-use Fate::{Lost, NotNeeded, Protects, Read, Weakens};
+use Fate::{Differs, Lost, NotNeeded, PartOf, Protects, Read, Weakens};
 
 /// The fate of an annotation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     /// Another module translates it, and says what it became.
     Read,
+    /// Another module reads it, too, but only beside one of these, each an annotation, or an
+    /// annotation and its value: `affinity: cookie`.
+    PartOf(&'static [&'static str]),
     /// It asks for something that is so without it.
     NotNeeded(&'static str),
+    /// It is done, but not by objects that are written.
+    Differs(&'static str),
     /// Without effect from now on.
     Lost(&'static str),
     /// Without effect, too, and it kept something out.
@@ -18,6 +23,10 @@ pub(super) enum Fate {
     /// It keeps requests out and cannot be translated: its routes refuse all.
     Protects(&'static str),
 }
+
+const TLS: &[&str] = &["backend-protocol: HTTPS", "backend-protocol: GRPCS"];
+const TRACES: &str =
+    "traces by OTLP from agents with --otlp-endpoint; a TrafficPolicy tracing samples a route's requests";
 
 pub(super) const ANNOTATIONS: &[(&str, Fate)] = &[
     ("affinity", Read),
@@ -41,37 +50,37 @@ pub(super) const ANNOTATIONS: &[(&str, Fate)] = &[
     ),
     ("auth-realm", Lost("the realm is the gateway's")),
     ("auth-request-redirect", Lost("the service gets the request's own path")),
-    ("auth-response-headers", Read),
-    ("auth-secret", Read),
-    ("auth-secret-type", Read),
-    ("auth-signin", Read),
+    ("auth-response-headers", PartOf(&["auth-url"])),
+    ("auth-secret", PartOf(&["auth-type"])),
+    ("auth-secret-type", PartOf(&["auth-type"])),
+    ("auth-signin", PartOf(&["auth-url"])),
     ("auth-signin-redirect-param", Lost("the auth service itself redirects to its sign-in")),
     ("auth-snippet", Protects("write what it does into the auth service")),
     ("auth-tls-error-page", Lost("a handshake without a good certificate fails, and has no page")),
     ("auth-tls-match-cn", Protects("use an authority that signs these clients alone")),
-    ("auth-tls-pass-certificate-to-upstream", Read),
+    ("auth-tls-pass-certificate-to-upstream", PartOf(&["auth-tls-secret"])),
     ("auth-tls-secret", Read),
-    ("auth-tls-verify-client", Read),
+    ("auth-tls-verify-client", PartOf(&["auth-tls-secret"])),
     ("auth-tls-verify-depth", Lost("chains have any length up to the authority")),
     ("auth-type", Read),
     ("auth-url", Read),
     ("backend-protocol", Read),
     ("canary", Read),
-    ("canary-by-cookie", Read),
-    ("canary-by-header", Read),
-    ("canary-by-header-pattern", Read),
-    ("canary-by-header-value", Read),
-    ("canary-weight", Read),
-    ("canary-weight-total", Read),
+    ("canary-by-cookie", PartOf(&["canary: true"])),
+    ("canary-by-header", PartOf(&["canary: true"])),
+    ("canary-by-header-pattern", PartOf(&["canary-by-header"])),
+    ("canary-by-header-value", PartOf(&["canary-by-header"])),
+    ("canary-weight", PartOf(&["canary: true"])),
+    ("canary-weight-total", PartOf(&["canary-weight"])),
     ("client-body-buffer-size", NotNeeded("bodies stream")),
     ("configuration-snippet", Read),
     ("connection-proxy-header", NotNeeded("upgrades are passed on")),
-    ("cors-allow-credentials", Read),
-    ("cors-allow-headers", Read),
-    ("cors-allow-methods", Read),
-    ("cors-allow-origin", Read),
-    ("cors-expose-headers", Read),
-    ("cors-max-age", Read),
+    ("cors-allow-credentials", PartOf(&["enable-cors: true"])),
+    ("cors-allow-headers", PartOf(&["enable-cors: true"])),
+    ("cors-allow-methods", PartOf(&["enable-cors: true"])),
+    ("cors-allow-origin", PartOf(&["enable-cors: true"])),
+    ("cors-expose-headers", PartOf(&["enable-cors: true"])),
+    ("cors-max-age", PartOf(&["enable-cors: true"])),
     ("custom-headers", Read),
     ("custom-http-errors", Lost("the backend's own pages of errors reach clients")),
     ("default-backend", Lost("without endpoints the answer is 503")),
@@ -81,15 +90,15 @@ pub(super) const ANNOTATIONS: &[(&str, Fate)] = &[
     ("enable-cors", Read),
     ("enable-global-auth", Weakens("a TrafficPolicy with externalAuth on the Gateway is for all its routes")),
     ("enable-modsecurity", Read),
-    ("enable-opentelemetry", Lost("there are no traces; X-Request-Id and traceparent are passed on")),
-    ("enable-opentracing", Lost("there are no traces; X-Request-Id and traceparent are passed on")),
+    ("enable-opentelemetry", Differs(TRACES)),
+    ("enable-opentracing", Differs(TRACES)),
     ("enable-owasp-core-rules", Read),
     ("enable-rewrite-log", NotNeeded("portcullis explain says what a path becomes")),
     ("force-ssl-redirect", Read),
     ("from-to-www-redirect", Read),
     ("http2-push-preload", NotNeeded("browsers have given server push up")),
     ("limit-allowlist", Lost("the limit holds for these clients, too")),
-    ("limit-burst-multiplier", Read),
+    ("limit-burst-multiplier", PartOf(&["limit-rps", "limit-rpm"])),
     (
         "limit-connections",
         Weakens("ListenerPolicy connections and BackendPolicy limits are the nearest; neither is by client"),
@@ -105,9 +114,12 @@ pub(super) const ANNOTATIONS: &[(&str, Fate)] = &[
     ("mirror-target", Read),
     ("modsecurity-snippet", Read),
     ("modsecurity-transaction-id", Lost("there is no ModSecurity")),
-    ("opentelemetry-trust-incoming-span", Lost("there are no traces")),
+    (
+        "opentelemetry-trust-incoming-span",
+        Differs("--trace-parents says whose traces go on: by default those of trusted proxies"),
+    ),
     ("permanent-redirect", Read),
-    ("permanent-redirect-code", Read),
+    ("permanent-redirect-code", PartOf(&["permanent-redirect"])),
     ("preserve-trailing-slash", NotNeeded("redirects to https keep the path")),
     ("proxy-body-size", Read),
     ("proxy-buffer-size", NotNeeded("heads of responses have 64 KiB (--max-response-header)")),
@@ -128,11 +140,11 @@ pub(super) const ANNOTATIONS: &[(&str, Fate)] = &[
     ("proxy-request-buffering", NotNeeded("bodies stream")),
     ("proxy-send-timeout", NotNeeded("a backend that takes nothing of a body for 60 s is given up")),
     ("proxy-ssl-ciphers", Lost("suites of backends cannot be chosen")),
-    ("proxy-ssl-name", Read),
+    ("proxy-ssl-name", PartOf(TLS)),
     ("proxy-ssl-protocols", Lost("TLS 1.2 and 1.3 are spoken to backends")),
-    ("proxy-ssl-secret", Read),
+    ("proxy-ssl-secret", PartOf(TLS)),
     ("proxy-ssl-server-name", NotNeeded("the server name is always sent")),
-    ("proxy-ssl-verify", Read),
+    ("proxy-ssl-verify", PartOf(TLS)),
     ("proxy-ssl-verify-depth", Lost("chains have any length up to the authority")),
     ("relative-redirects", Lost("redirects are absolute")),
     ("rewrite-target", Read),
@@ -143,11 +155,11 @@ pub(super) const ANNOTATIONS: &[(&str, Fate)] = &[
     ("session-cookie-change-on-failure", NotNeeded("a session whose endpoint fails begins anew at another")),
     ("session-cookie-conditional-samesite-none", Lost("the cookie is SameSite=Strict")),
     ("session-cookie-domain", Lost("the cookie is of the request's host")),
-    ("session-cookie-expires", Read),
-    ("session-cookie-max-age", Read),
-    ("session-cookie-name", Read),
-    ("session-cookie-path", Read),
-    ("session-cookie-samesite", Read),
+    ("session-cookie-expires", PartOf(&["affinity: cookie"])),
+    ("session-cookie-max-age", PartOf(&["affinity: cookie"])),
+    ("session-cookie-name", PartOf(&["affinity: cookie"])),
+    ("session-cookie-path", PartOf(&["affinity: cookie"])),
+    ("session-cookie-samesite", PartOf(&["affinity: cookie"])),
     ("session-cookie-secure", NotNeeded("the cookie is Secure where the client came with TLS")),
     ("ssl-ciphers", Lost("tls.options portcullis.dev/cipher-suites of the listener")),
     ("ssl-passthrough", Read),
@@ -155,7 +167,7 @@ pub(super) const ANNOTATIONS: &[(&str, Fate)] = &[
     ("ssl-redirect", Read),
     ("stream-snippet", Protects("write TCPRoutes and UDPRoutes, and remove it")),
     ("temporal-redirect", Read),
-    ("temporal-redirect-code", Read),
+    ("temporal-redirect-code", PartOf(&["temporal-redirect"])),
     ("upstream-hash-by", Read),
     ("upstream-hash-by-subset", Lost("a key has one endpoint")),
     ("upstream-hash-by-subset-size", Lost("a key has one endpoint")),
@@ -170,6 +182,17 @@ pub(super) const ANNOTATIONS: &[(&str, Fate)] = &[
 pub(super) fn fate(annotation: &str) -> Fate {
     let known = ANNOTATIONS.iter().find(|(name, _)| *name == annotation);
     known.map_or(Protects("it is not known: write what it does, and remove it"), |(_, fate)| *fate)
+}
+
+/// True if an annotation of the list is there, and is no part of one that is missing.
+pub(super) fn has_one(ingress: &Ingress, wholes: &[&str]) -> bool {
+    wholes.iter().any(|whole| {
+        let (annotation, wanted) =
+            whole.split_once(": ").map_or((*whole, None), |(annotation, value)| (annotation, Some(value)));
+        let value = ingress.get(annotation).filter(|value| *value != "false");
+        let is_there = value.is_some_and(|it| wanted.is_none_or(|wanted| it.eq_ignore_ascii_case(wanted)));
+        is_there && !matches!(fate(annotation), PartOf(wholes) if !has_one(ingress, wholes))
+    })
 }
 
 /// True if an annotation keeps requests out.
@@ -206,6 +229,33 @@ mod tests {
     fn the_table_is_in_order_and_names_each_once() {
         assert!(ANNOTATIONS.is_sorted_by(|(a, _), (b, _)| a < b));
         assert_eq!(fate("use-regex"), Read);
+        assert_eq!(fate("enable-opentelemetry"), Differs(TRACES));
         assert!(matches!(fate("of-tomorrow"), Protects(_)));
+    }
+
+    #[test]
+    fn parts_are_of_annotations_that_are_read() {
+        let parts = ANNOTATIONS.iter().filter_map(|(_, fate)| match fate {
+            PartOf(wholes) => Some(*wholes),
+            _ => None,
+        });
+        for whole in parts.flatten() {
+            let annotation = whole.split(": ").next().unwrap_or(whole);
+            assert!(matches!(fate(annotation), Read | PartOf(_)), "{whole}");
+        }
+    }
+
+    #[test]
+    fn a_part_is_without_effect_without_its_whole() {
+        let of = |annotations: &[(&str, &str)]| {
+            let named = |(name, value): &(&str, &str)| (format!("{PREFIX}{name}"), (*value).to_owned());
+            Ingress { annotations: annotations.iter().map(named).collect(), ..Ingress::default() }
+        };
+        assert!(has_one(&of(&[("backend-protocol", "https")]), TLS));
+        assert!(!has_one(&of(&[("backend-protocol", "GRPC")]), TLS));
+        let by_header = ("canary-by-header", "X-Canary");
+        assert!(has_one(&of(&[by_header, ("canary", "true")]), &["canary-by-header"]));
+        assert!(!has_one(&of(&[by_header]), &["canary-by-header"]));
+        assert!(!has_one(&of(&[by_header, ("canary", "false")]), &["canary-by-header"]));
     }
 }

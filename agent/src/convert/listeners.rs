@@ -7,10 +7,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value, json};
 
-use super::Options;
 use super::difference::{Difference, Outcome};
 use super::ingress::World;
 use super::names::Names;
+use super::options::Options;
 use super::servers::{Server, Servers, wider};
 
 pub(super) const GATEWAY_API: &str = "gateway.networking.k8s.io";
@@ -48,7 +48,7 @@ pub(super) struct Listeners {
 impl Listeners {
     pub(super) fn new(world: &World, servers: &Servers, options: &Options) -> Self {
         let mut listeners = Self::default();
-        listeners.names.give("Gateway", &options.gateway.0, &options.gateway.1);
+        listeners.names.give("Gateway", &options.gateway.namespace, &options.gateway.name);
         // Names with `*` give way to hosts that have theirs.
         let (wild, exact): (Vec<_>, Vec<_>) = servers.iter().partition(|(host, _)| host.starts_with('*'));
         for (host, server) in exact.into_iter().chain(wild) {
@@ -143,7 +143,7 @@ impl Listeners {
         let mut gateway = json!({
             "apiVersion": "gateway.networking.k8s.io/v1",
             "kind": "Gateway",
-            "metadata": {"name": options.gateway.1, "namespace": options.gateway.0},
+            "metadata": {"name": options.gateway.name, "namespace": options.gateway.namespace},
             "spec": {
                 "gatewayClassName": "portcullis",
                 "listeners": [{"name": "http", "protocol": "HTTP", "port": options.http_port, "allowedRoutes": {"namespaces": {"from": "All"}}}],
@@ -155,7 +155,7 @@ impl Listeners {
         if owners.values().flatten().any(|secure| secure.authority.is_some()) {
             gateway["spec"]["infrastructure"] = json!({"allowedChildren": {"namespaces": {"from": "All"}}});
         }
-        let parent = json!({"group": GATEWAY_API, "kind": "Gateway", "name": options.gateway.1, "namespace": options.gateway.0});
+        let parent = json!({"group": GATEWAY_API, "kind": "Gateway", "name": options.gateway.name, "namespace": options.gateway.namespace});
         let mut objects = vec![gateway];
         for ((namespace, name), members) in owners {
             let mut metadata = json!({"name": name, "namespace": namespace});

@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
-use super::Options;
 use super::annotations::protects;
 use super::difference::{Difference, Outcome};
 use super::ingress::{Backend, Ingress, World};
 use super::listeners::{GATEWAY_API, Listeners};
 use super::names::{self, Names};
+use super::options::{GatewayName, Options};
 use super::rules::{Filters, Source};
 use super::servers::{Server, Servers};
 use super::terms::Terms;
@@ -44,6 +44,8 @@ pub(super) struct Routes<'a> {
     pub grants: BTreeSet<(String, String, String)>,
     /// Hosts all of whose requests are redirected already.
     pub redirected: BTreeSet<String>,
+    /// Ingresses of which a route serves a path; only they have policies.
+    pub open: BTreeSet<usize>,
 }
 
 impl Routes<'_> {
@@ -52,11 +54,12 @@ impl Routes<'_> {
         let mut filters = Filters::new();
         // Routes of hosts that have the same rules are one.
         let mut groups: Vec<(Vec<Vec<Value>>, Vec<String>)> = Vec::new();
-        for (host, server) in self.servers.iter().filter(|(_, server)| has(server, index)) {
+        let mut open = BTreeSet::new();
+        for (host, server) in self.servers.iter().filter(|(_, server)| server.has(index)) {
             let closed = self.closed(index, host, server);
             let terms = &self.terms[index];
             let source = Source { world: self.world, server, ingress: index, terms, closed };
-            let rules = source.rules(&mut filters, self.report);
+            let rules = source.rules(&mut filters, &mut open, self.report);
             match groups.iter_mut().find(|(other, hosts)| {
                 *other == rules && self.is_open(&hosts[0], index) == self.is_open(host, index)
             }) {
@@ -69,6 +72,9 @@ impl Routes<'_> {
             for hosts in hosts.chunks(MOST) {
                 self.http_routes(index, hosts, &rules, &mut routes);
             }
+        }
+        if !routes.is_empty() {
+            self.open.append(&mut open);
         }
         self.redirects_to_https(index);
         self.passed_on(index);
@@ -130,7 +136,7 @@ impl Routes<'_> {
     }
 
     fn http_parent(&self, ingress: &Ingress) -> Value {
-        let (namespace, name) = &self.options.gateway;
+        let GatewayName { namespace, name } = &self.options.gateway;
         let mut parent = json!({"name": name, "sectionName": "http"});
         if *namespace != ingress.namespace {
             parent["namespace"] = json!(namespace);
@@ -203,12 +209,12 @@ impl Routes<'_> {
     fn redirects_to_https(&mut self, index: usize) {
         let ingress = &self.world.ingresses[index];
         let mut redirect = json!({"scheme": "https", "statusCode": 308});
-        if self.options.https_port != 443 {
+        if self.options.https_port.get() != 443 {
             redirect["port"] = json!(self.options.https_port);
         }
         let filter = json!([{"type": "RequestRedirect", "requestRedirect": redirect}]);
         let (mut whole, mut parts) = (Vec::new(), Vec::new());
-        for (host, server) in self.servers.iter().filter(|(_, server)| has(server, index)) {
+        for (host, server) in self.servers.iter().filter(|(_, server)| server.has(index)) {
             if self.is_open(host, index) {
                 continue;
             }
@@ -239,15 +245,27 @@ impl Routes<'_> {
                 self.route(index, &name, &parent, std::slice::from_ref(&host), json!(rules));
             }
         }
-        if ingress.get("ssl-redirect").is_some() || ingress.get("force-ssl-redirect").is_some() {
-            let annotation =
-                if ingress.get("ssl-redirect").is_some() { "ssl-redirect" } else { "force-ssl-redirect" };
-            self.report.push(Difference::new(
-                &ingress.key(),
-                annotation,
-                Outcome::Became,
-                "routes at the listener http",
-            ));
+        self.tell_of_redirects(index);
+    }
+
+    fn tell_of_redirects(&mut self, index: usize) {
+        let ingress = &self.world.ingresses[index];
+        let mut own = self.servers.iter().filter(|(_, server)| server.has(index)).peekable();
+        if own.peek().is_none() {
+            return;
+        }
+        let is_redirected = own.any(|(host, _)| !self.is_open(host, index));
+        let became = (Outcome::Became, "routes at the listener http");
+        let (outcome, text) = if is_redirected || ingress.get("ssl-redirect") == Some("false") {
+            became
+        } else {
+            (Outcome::NotNeeded, "its hosts have no certificate, and none is redirected, as before")
+        };
+        if ingress.get("ssl-redirect").is_some() {
+            self.report.push(Difference::new(&ingress.key(), "ssl-redirect", outcome, text));
+        }
+        if ingress.is("force-ssl-redirect") && is_redirected {
+            self.report.push(Difference::new(&ingress.key(), "force-ssl-redirect", became.0, became.1));
         }
     }
 
@@ -256,7 +274,7 @@ impl Routes<'_> {
         if !ingress.is("ssl-passthrough") {
             return;
         }
-        let servers = self.servers.iter().filter(|(host, server)| !host.is_empty() && has(server, index));
+        let servers = self.servers.iter().filter(|(host, server)| !host.is_empty() && server.has(index));
         let (mut passed, mut ended, mut unprotected) = (Vec::new(), Vec::new(), Vec::new());
         for (host, server) in servers {
             if !server.passthrough {
@@ -309,11 +327,13 @@ impl Routes<'_> {
         if !ingress.is("from-to-www-redirect") {
             return;
         }
+        let mut is_needed = false;
         for (number, (host, _)) in (1..).zip(&ingress.rules) {
             let other = host.strip_prefix("www.").map_or_else(|| format!("www.{host}"), str::to_owned);
             if host.is_empty() || host.starts_with('*') || self.servers.contains_key(&other) {
                 continue;
             }
+            is_needed = true;
             // Another Ingress of the host may ask for the same.
             if !self.redirected.insert(other.clone()) {
                 continue;
@@ -332,17 +352,17 @@ impl Routes<'_> {
             let name = self.name("HTTPRoute", index, &end);
             self.route(index, &name, &parents, &[other], json!([{"filters": [redirect]}]));
         }
-        self.report.push(Difference::new(
-            &ingress.key(),
-            "from-to-www-redirect",
-            Outcome::Became,
-            "an HTTPRoute of the other name; the certificate has to have both",
-        ));
+        let (outcome, text) = if is_needed {
+            (Outcome::Became, "an HTTPRoute of the other name; the certificate has to have both")
+        } else {
+            (Outcome::NotNeeded, "the other name is a host of its own, or there is none, as before")
+        };
+        self.report.push(Difference::new(&ingress.key(), "from-to-www-redirect", outcome, text));
     }
 
     fn traffic_policy(&mut self, index: usize, routes: &[String]) {
         let (ingress, terms) = (&self.world.ingresses[index], &self.terms[index]);
-        if terms.closed || terms.traffic.is_empty() {
+        if !self.open.contains(&index) || terms.traffic.is_empty() {
             return;
         }
         if terms.traffic.contains_key("rateLimits") && routes.len() > 1 {
@@ -392,7 +412,7 @@ impl Routes<'_> {
 
     fn backend_policies(&mut self, index: usize) {
         let (ingress, terms) = (&self.world.ingresses[index], &self.terms[index]);
-        if terms.closed {
+        if !self.open.contains(&index) {
             return;
         }
         let locations = self.servers.values().flat_map(|server| &server.locations);
@@ -457,10 +477,6 @@ impl Routes<'_> {
             }
         }
     }
-}
-
-fn has(server: &Server, index: usize) -> bool {
-    server.locations.iter().any(|location| location.ingress == index)
 }
 
 fn tell_of_conflict(

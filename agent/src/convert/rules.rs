@@ -1,6 +1,8 @@
 //! The rules of one Ingress at one host: its paths, canaries beside them, and what refuses where
 //! something that protects is missing.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 
 use super::annotations::protects;
@@ -29,8 +31,14 @@ pub(super) type Filters = Vec<(String, Value)>;
 type Condition = Option<Value>;
 
 impl Source<'_> {
-    /// By path. RouteFilters that they refer to are added.
-    pub(super) fn rules(&self, filters: &mut Filters, report: &mut Vec<Difference>) -> Vec<Vec<Value>> {
+    /// By path. RouteFilters that they refer to are added, and so are the Ingresses of which they
+    /// serve a path.
+    pub(super) fn rules(
+        &self,
+        filters: &mut Filters,
+        open: &mut BTreeSet<usize>,
+        report: &mut Vec<Difference>,
+    ) -> Vec<Vec<Value>> {
         let ingress = &self.world.ingresses[self.ingress];
         let mut rules = Vec::new();
         let own = || self.server.locations.iter().filter(|location| location.ingress == self.ingress);
@@ -43,14 +51,28 @@ impl Source<'_> {
             ]);
             report.push(Difference::new(&ingress.key(), "app-root", Outcome::Became, "RequestRedirect of /"));
         }
+        if ingress.is("use-regex") {
+            let (outcome, text) = if own().all(Location::is_rest) {
+                (Outcome::NotNeeded, "/ takes all without it")
+            } else {
+                (Outcome::Became, "matches RegularExpression")
+            };
+            report.push(Difference::new(&ingress.key(), "use-regex", outcome, text));
+        }
         for location in own() {
-            let of_path = self.path(location, filters, report);
+            let of_path = self.path(location, filters, open, report);
             rules.push(of_path);
         }
         rules
     }
 
-    fn path(&self, location: &Location, filters: &mut Filters, report: &mut Vec<Difference>) -> Vec<Value> {
+    fn path(
+        &self,
+        location: &Location,
+        filters: &mut Filters,
+        open: &mut BTreeSet<usize>,
+        report: &mut Vec<Difference>,
+    ) -> Vec<Value> {
         let ingress = &self.world.ingresses[self.ingress];
         let paths = &location.matches;
         if matches!(location.target, Target::Nothing) && !self.closed {
@@ -63,7 +85,7 @@ impl Source<'_> {
             Target::Nothing => None,
             Target::Backend(_) => self.backend(location.backend(), &location.path, Outcome::Closed, report),
         };
-        let rewrite = self.rewrite(location, filters, report);
+        let rewrite = if self.terms.redirect.is_some() { Ok(None) } else { self.rewrite(location, report) };
         let main = main.filter(|_| rewrite.is_ok());
         if self.closed || self.terms.closed || (main.is_none() && self.terms.redirect.is_none()) {
             let name = format!("{}-closed", names::base(&ingress.name));
@@ -72,13 +94,14 @@ impl Source<'_> {
             add(filters, &name, json!({"type": "DirectResponse", "directResponse": response}));
             return vec![rule(paths, None, json!({"filters": [extension(&name)]}))];
         }
+        open.insert(self.ingress);
         if let Some(redirect) = &self.terms.redirect {
             let filter = json!({"type": "RequestRedirect", "requestRedirect": redirect});
             return vec![rule(paths, None, json!({"filters": [filter]}))];
         }
         let mut body = json!(self.terms.rule);
         let mut own = self.terms.filters.clone();
-        own.extend(rewrite.ok().flatten());
+        own.extend(rewrite.ok().flatten().map(|spec| self.rewrite_filter(spec, filters, report)));
         if !own.is_empty() {
             body["filters"] = json!(own);
         }
@@ -92,6 +115,8 @@ impl Source<'_> {
             Some((*index, self.backend(Some(backend), &location.path, Outcome::Lost, report)?))
         });
         let Some((index, canary)) = canary else { return vec![rule(paths, None, with(json!([main])))] };
+        open.insert(index);
+        self.canary_became(index, "canary", &format!("a backend of rules of {}", ingress.key()), report);
         let mut rules: Vec<_> = self
             .conditions(index, report)
             .into_iter()
@@ -100,6 +125,10 @@ impl Source<'_> {
         let number = |annotation: &str| self.world.ingresses[index].get(annotation)?.parse::<u32>().ok();
         let total = number("canary-weight-total").unwrap_or(100).clamp(1, 1_000_000);
         let weight = number("canary-weight").unwrap_or(0).min(total);
+        let weights = format!("weights {} and {weight}", total - weight);
+        for annotation in ["canary-weight", "canary-weight-total"] {
+            self.canary_became(index, annotation, &weights, report);
+        }
         let weighted = |backend: &Value, weight: u32| {
             let mut backend = backend.clone();
             backend["weight"] = json!(weight);
@@ -110,17 +139,16 @@ impl Source<'_> {
         } else {
             json!([weighted(&main, total - weight), weighted(&canary, weight)])
         };
-        if weight > 0 {
-            let text = format!("weights {} and {weight}", total - weight);
-            report.push(Difference::new(
-                &self.world.ingresses[index].key(),
-                "canary-weight",
-                Outcome::Became,
-                text,
-            ));
-        }
         rules.push(rule(paths, None, with(all)));
         rules
+    }
+
+    /// Says that an annotation of a canary is used, if it is there.
+    fn canary_became(&self, index: usize, annotation: &str, text: &str, report: &mut Vec<Difference>) {
+        let canary = &self.world.ingresses[index];
+        if canary.get(annotation).is_some() {
+            report.push(Difference::new(&canary.key(), annotation, Outcome::Became, text));
+        }
     }
 
     /// Conditions of a canary in their order, and true if what meets them goes to the new version.
@@ -134,6 +162,7 @@ impl Source<'_> {
             let header = |kind: &str, value: &str| Some(json!({"type": kind, "name": name, "value": value}));
             if let Some(value) = canary.get("canary-by-header-value") {
                 conditions.push((header("Exact", value), true));
+                tell("canary-by-header-value", Outcome::Became, "rules with header matches");
             } else if let Some(pattern) = canary.get("canary-by-header-pattern") {
                 conditions.push((header("RegularExpression", &format!(".*(?:{pattern}).*")), true));
                 tell(
@@ -161,14 +190,11 @@ impl Source<'_> {
         conditions
     }
 
+    /// `pathRewrite` of a RouteFilter, if the path is rewritten.
+    ///
     /// # Errors
     /// There is one that cannot be written: it may have kept clients within a part of the backend.
-    fn rewrite(
-        &self,
-        location: &Location,
-        filters: &mut Filters,
-        report: &mut Vec<Difference>,
-    ) -> Result<Option<Value>, ()> {
+    fn rewrite(&self, location: &Location, report: &mut Vec<Difference>) -> Result<Option<Value>, ()> {
         let ingress = &self.world.ingresses[self.ingress];
         let mut tell = |outcome, text: &str| {
             report.push(Difference::new(&ingress.key(), "rewrite-target", outcome, text));
@@ -180,20 +206,25 @@ impl Source<'_> {
             return Ok(None);
         };
         match paths::rewrite(&location.path, target) {
-            Ok(rewrite) => {
-                tell(Outcome::Became, "RouteFilter PathRewrite");
-                let spec = json!({"type": "PathRewrite", "pathRewrite": rewrite});
-                let same = filters.iter().find(|(_, other)| *other == spec).map(|(name, _)| name.clone());
-                let base = format!("{}-rewrite", names::base(&ingress.name));
-                let name = same.unwrap_or_else(|| numbered(filters, &base));
-                add(filters, &name, spec);
-                Ok(Some(extension(&name)))
-            }
+            Ok(rewrite) => Ok(Some(rewrite)),
             Err(text) => {
                 tell(Outcome::Closed, &text);
                 Err(())
             }
         }
+    }
+
+    /// Refers to the RouteFilter that rewrites a path that is open.
+    fn rewrite_filter(&self, rewrite: Value, filters: &mut Filters, report: &mut Vec<Difference>) -> Value {
+        let ingress = &self.world.ingresses[self.ingress];
+        let text = "RouteFilter PathRewrite";
+        report.push(Difference::new(&ingress.key(), "rewrite-target", Outcome::Became, text));
+        let spec = json!({"type": "PathRewrite", "pathRewrite": rewrite});
+        let same = filters.iter().find(|(_, other)| *other == spec).map(|(name, _)| name.clone());
+        let base = format!("{}-rewrite", names::base(&ingress.name));
+        let name = same.unwrap_or_else(|| numbered(filters, &base));
+        add(filters, &name, spec);
+        extension(&name)
     }
 
     fn backend(

@@ -74,6 +74,11 @@ impl Server {
         self.locations.iter().any(|it| world.ingresses[it.ingress].has_regex_at(&it.path))
     }
 
+    /// True if an Ingress has a path of it.
+    pub(super) fn has(&self, ingress: usize) -> bool {
+        self.locations.iter().any(|location| location.ingress == ingress)
+    }
+
     pub(super) fn has_tls(&self) -> bool {
         self.certificate.is_some() || self.lacks_certificate || self.passthrough
     }

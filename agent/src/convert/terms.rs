@@ -29,10 +29,12 @@ pub(super) struct Terms {
     pub backend: Map<String, Value>,
     /// `spec.validation` of the BackendTLSPolicies of its Services; the hostname may be missing.
     pub backend_tls: Option<Value>,
-    /// Answers every request in place of a backend.
+    /// Answers every request in place of a backend; its rules have no other field and filter.
     pub redirect: Option<Value>,
     /// Services of other namespaces that a TrafficPolicy refers to.
     pub granted: Vec<(String, String)>,
+    /// Lines that are true if a path of it is open: what they tell of is written with it.
+    pub told: Vec<Difference>,
 }
 
 /// An Ingress whose annotations are read, and what has become of them.
@@ -48,11 +50,13 @@ impl<'a> Reading<'a> {
     pub(super) fn terms(mut self) -> Terms {
         self.by_table();
         if !self.ingress.is_canary() {
+            self.redirects();
             self.access();
             self.client_certificates();
             self.auth_service();
-            self.headers();
-            self.redirects();
+            if self.terms.redirect.is_none() {
+                self.headers();
+            }
             self.requests();
         }
         self.backends();
@@ -67,8 +71,9 @@ impl<'a> Reading<'a> {
                 continue;
             }
             match annotations::fate(annotation) {
-                Fate::Read => {}
+                Fate::Read | Fate::PartOf(_) => {}
                 Fate::NotNeeded(text) => self.say(annotation, Outcome::NotNeeded, text),
+                Fate::Differs(text) => self.differs(annotation, text),
                 Fate::Lost(text) => self.say(annotation, Outcome::Lost, text),
                 Fate::Weakens(text) => self.say(annotation, Outcome::Unprotected, text),
                 Fate::Protects(text) => self.close(annotation, text),
@@ -80,16 +85,29 @@ impl<'a> Reading<'a> {
         self.ingress.get(annotation)
     }
 
+    /// A line that is true even if no path is open.
     fn say(&mut self, annotation: &str, outcome: Outcome, text: impl Into<String>) {
         self.report.push(Difference::new(&self.ingress.key(), annotation, outcome, text));
     }
 
     fn became(&mut self, annotation: &str, text: impl Into<String>) {
-        self.say(annotation, Outcome::Became, text);
+        self.tell(annotation, Outcome::Became, text);
+    }
+
+    /// Annotations that are fields of an object, as far as they are there.
+    fn parts(&mut self, annotations: &[&str], object: &str) {
+        let ingress = self.ingress;
+        for annotation in annotations.iter().filter(|it| ingress.get(it).is_some()) {
+            self.became(annotation, object);
+        }
     }
 
     fn differs(&mut self, annotation: &str, text: impl Into<String>) {
-        self.say(annotation, Outcome::Differs, text);
+        self.tell(annotation, Outcome::Differs, text);
+    }
+
+    fn tell(&mut self, annotation: &str, outcome: Outcome, text: impl Into<String>) {
+        self.terms.told.push(Difference::new(&self.ingress.key(), annotation, outcome, text));
     }
 
     fn lost(&mut self, annotation: &str, text: impl Into<String>) {

@@ -5,12 +5,15 @@ use std::net::IpAddr;
 use serde_json::{Value, json};
 
 use super::super::snippet;
-use super::{Reading, list};
+use super::{Outcome, Reading, list};
 
 /// Addresses or ranges in one list of a TrafficPolicy.
 const MOST_RANGES: usize = 128;
 /// Of a limit, and of its burst.
 const MOST_REQUESTS: u64 = 100_000;
+/// Without effect if no certificate is asked for.
+const OF_CERTIFICATES: &[&str] =
+    &["auth-tls-pass-certificate-to-upstream", "auth-tls-secret", "auth-tls-verify-client"];
 
 impl Reading<'_> {
     pub(super) fn access(&mut self) {
@@ -28,15 +31,18 @@ impl Reading<'_> {
         self.ranges("denylist-source-range", "deny");
         self.passwords();
         self.limits();
-        if self.get("satisfy") == Some("any") {
-            self.differs(
+        match self.get("satisfy") {
+            None => {}
+            Some("any") => self.differs(
                 "satisfy",
                 "all have to be satisfied, the address and the credentials: fewer pass than before",
-            );
+            ),
+            Some(_) => self.say("satisfy", Outcome::NotNeeded, "all have to be satisfied"),
         }
         if let Some(snippet) = self.get("configuration-snippet") {
             match snippet::fields(snippet) {
-                Ok(fields) => self.snippet(&fields),
+                Ok(fields) if self.terms.redirect.is_none() => self.snippet(&fields),
+                Ok(_) => {}
                 Err(first) => {
                     self.close(
                         "configuration-snippet",
@@ -69,12 +75,7 @@ impl Reading<'_> {
     }
 
     fn passwords(&mut self) {
-        let Some(kind) = self.get("auth-type") else {
-            if self.get("auth-secret").is_some() {
-                self.say("auth-secret", super::Outcome::NotNeeded, "without auth-type it is without effect");
-            }
-            return;
-        };
+        let Some(kind) = self.get("auth-type") else { return };
         let namespace = self.ingress.namespace.as_str();
         let Some(secret) = self.get("auth-secret") else {
             return self.close("auth-type", "there is no auth-secret");
@@ -98,6 +99,7 @@ impl Reading<'_> {
         let basic = json!({"secretRef": {"name": secret, "key": "auth"}, "forward": true});
         self.terms.traffic.insert("basic".to_owned(), basic);
         self.became("auth-type", "TrafficPolicy basic");
+        self.parts(&["auth-secret-type"], "TrafficPolicy basic.secretRef, key auth");
         match self.other_forms(secret) {
             Some(0) => self.became("auth-secret", "TrafficPolicy basic.secretRef, key auth"),
             Some(count) => self.close("auth-secret", format!("{count} users of Secret {secret} are in a form that is not read: make them by htpasswd -B")),
@@ -132,7 +134,7 @@ impl Reading<'_> {
             let Some(text) = self.get(annotation) else { continue };
             let requests = match text.parse::<u64>() {
                 Ok(0) => {
-                    self.say(annotation, super::Outcome::NotNeeded, "0 is no limit");
+                    self.say(annotation, Outcome::NotNeeded, "0 is no limit");
                     continue;
                 }
                 Ok(requests) => requests.min(MOST_REQUESTS),
@@ -154,6 +156,7 @@ impl Reading<'_> {
         }
         if !limits.is_empty() {
             self.terms.traffic.insert("rateLimits".to_owned(), json!(limits));
+            self.parts(&["limit-burst-multiplier"], "TrafficPolicy rateLimits burst");
         }
     }
 
@@ -164,11 +167,11 @@ impl Reading<'_> {
         match self.get("auth-tls-verify-client").unwrap_or("on") {
             "on" => {}
             "off" => {
-                return self.say(
-                    "auth-tls-verify-client",
-                    super::Outcome::NotNeeded,
-                    "no certificate is asked for",
-                );
+                let ingress = self.ingress;
+                for annotation in OF_CERTIFICATES.iter().filter(|it| ingress.get(it).is_some()) {
+                    self.say(annotation, Outcome::NotNeeded, "no certificate is asked for");
+                }
+                return;
             }
             other => {
                 return self.close("auth-tls-verify-client", format!("{other}: certificates are demanded or not asked for; the backend would not learn ssl-client-verify"));
@@ -216,10 +219,15 @@ impl Reading<'_> {
                 "the host's certificate is of another namespace: give it to this Ingress",
             );
         }
-        self.differs("auth-tls-secret", "a Gateway for this authority, attached to the common one; without a certificate the handshake fails (no 400)");
+        // Of the listener, which is written even if the paths are closed.
+        self.say("auth-tls-secret", Outcome::Differs, "a Gateway for this authority, attached to the common one; without a certificate the handshake fails (no 400)");
+        if self.get("auth-tls-verify-client").is_some() {
+            self.say("auth-tls-verify-client", Outcome::Became, "the Gateway's tls.frontend");
+        }
         if self.ingress.is("auth-tls-pass-certificate-to-upstream") {
-            self.differs(
+            self.say(
                 "auth-tls-pass-certificate-to-upstream",
+                Outcome::Differs,
                 "Client-Cert (RFC 9440) and X-Forwarded-Client-Cert in place of ssl-client-cert",
             );
         }

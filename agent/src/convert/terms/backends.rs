@@ -2,8 +2,8 @@
 
 use serde_json::json;
 
-use super::Reading;
 use super::requests::duration;
+use super::{Outcome, Reading};
 
 impl Reading<'_> {
     pub(super) fn backends(&mut self) {
@@ -12,7 +12,10 @@ impl Reading<'_> {
             return;
         }
         match self.get("backend-protocol").map(str::to_ascii_uppercase).as_deref() {
-            None | Some("HTTP" | "AUTO_HTTP") => {}
+            None => {}
+            Some("HTTP" | "AUTO_HTTP") => {
+                self.say("backend-protocol", Outcome::NotNeeded, "HTTP/1.1 is spoken without it");
+            }
             Some("HTTPS") => self.tls("backend-protocol"),
             Some("GRPC") => self.http2(),
             Some("GRPCS") => {
@@ -49,7 +52,6 @@ impl Reading<'_> {
         }
         let (namespace, secret) = (self.ingress.namespace.as_str(), self.get("proxy-ssl-secret"));
         let secret = secret.map(|it| it.split_once('/').unwrap_or((namespace, it)));
-        let verified = self.get("proxy-ssl-verify") == Some("on");
         match secret {
             Some((of, secret)) if of == namespace => {
                 validation["caCertificateRefs"] = json!([{"group": "", "kind": "Secret", "name": secret}]);
@@ -62,14 +64,19 @@ impl Reading<'_> {
             }
             None => self.differs(annotation, "BackendTLSPolicy with ConfigMap SERVICE-ca: certificates are always verified; put ca.crt of the backend's authority there, until then the answer is 500"),
         }
-        if verified {
-            self.became("proxy-ssl-verify", "certificates are always verified");
+        match self.get("proxy-ssl-verify") {
+            None => {}
+            Some("on") => self.became("proxy-ssl-verify", "certificates are always verified"),
+            Some(_) => self.differs("proxy-ssl-verify", "certificates are always verified"),
         }
         self.terms.backend_tls = Some(validation);
     }
 
     fn choice(&mut self) {
         if let Some(key) = self.get("upstream-hash-by") {
+            if self.get("load-balance").is_some() {
+                self.say("load-balance", Outcome::NotNeeded, "upstream-hash-by comes first, as before");
+            }
             let hash = match key.trim_matches(['$', '{', '}']) {
                 "remote_addr" | "binary_remote_addr" => Some(json!({"type": "ClientAddress"})),
                 variable => [("http_", "Header"), ("cookie_", "Cookie")].iter().find_map(|(begin, kind)| {

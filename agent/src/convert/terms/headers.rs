@@ -53,12 +53,13 @@ impl Reading<'_> {
         let credentials = !any && self.get("cors-allow-credentials") != Some("false");
         let mut methods = only_any(of("cors-allow-methods", METHODS));
         methods.iter_mut().for_each(|method| *method = method.to_ascii_uppercase());
+        let age = self.get("cors-max-age").and_then(|it| it.parse::<i32>().ok());
         let mut cors = json!({
             "allowOrigins": origins,
             "allowMethods": methods,
             "allowHeaders": only_any(of("cors-allow-headers", HEADERS)),
             "allowCredentials": credentials,
-            "maxAge": self.get("cors-max-age").and_then(|it| it.parse::<i32>().ok()).unwrap_or(1_728_000),
+            "maxAge": age.unwrap_or(1_728_000),
         });
         let exposed = only_any(of("cors-expose-headers", ""));
         if !exposed.is_empty() {
@@ -67,11 +68,19 @@ impl Reading<'_> {
         let wildcard = origins.iter().any(|origin| origin.contains("*."));
         self.terms.filters.push(json!({"type": "CORS", "cors": cors}));
         self.became("enable-cors", "filter CORS; the backend's own Access-Control fields are removed");
+        self.parts(&["cors-allow-headers", "cors-allow-methods", "cors-expose-headers"], "filter CORS");
+        if age.is_some() {
+            self.parts(&["cors-max-age"], "filter CORS");
+        }
         if any {
             self.differs("cors-allow-credentials", "false, as browsers take none with the origin *");
+        } else {
+            self.parts(&["cors-allow-credentials"], "filter CORS");
         }
         if wildcard {
             self.differs("cors-allow-origin", "*. is for one label or more, not for exactly one");
+        } else {
+            self.parts(&["cors-allow-origin"], "filter CORS");
         }
     }
 
@@ -154,12 +163,15 @@ impl Reading<'_> {
             ("temporal-redirect", "temporal-redirect-code", 302),
             ("permanent-redirect", "permanent-redirect-code", 301),
         ];
-        for (annotation, code, default) in of {
+        for (annotation, of_code, default) in of {
             let Some(url) = self.get(annotation) else { continue };
-            let code = self.get(code).and_then(|it| it.parse::<u16>().ok());
-            let code = code.filter(|it| [301, 302, 303, 307, 308].contains(it)).unwrap_or(default);
-            match redirect(url, code) {
+            let code = self.get(of_code).and_then(|it| it.parse::<u16>().ok());
+            let code = code.filter(|it| [301, 302, 303, 307, 308].contains(it));
+            match redirect(url, code.unwrap_or(default)) {
                 Some(redirect) => {
+                    if code.is_some() {
+                        self.became(of_code, "RequestRedirect statusCode");
+                    }
                     self.differs(annotation, "RequestRedirect; the request's query is kept");
                     self.terms.redirect = Some(redirect);
                 }

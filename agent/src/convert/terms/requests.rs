@@ -8,13 +8,18 @@ use super::Reading;
 const TRIES: u64 = 3;
 /// Bytes that ingress-nginx takes where nothing is said.
 const BODY: u64 = 1 << 20;
+/// Seconds of the longest duration that is written, `99999h0s`: numbers of the API's durations have
+/// five digits.
+const LONGEST: u64 = 99_999 * 3600;
 
 impl Reading<'_> {
     pub(super) fn requests(&mut self) {
         self.body();
-        self.timeouts();
-        self.retries();
-        self.session();
+        if self.terms.redirect.is_none() {
+            self.timeouts();
+            self.retries();
+            self.session();
+        }
     }
 
     fn body(&mut self) {
@@ -37,23 +42,23 @@ impl Reading<'_> {
         match text.trim_end_matches('s').parse::<u64>() {
             Ok(seconds) if seconds > 0 => {
                 self.terms.rule.insert("timeouts".to_owned(), json!({"backendRequest": duration(seconds)}));
-                self.differs("proxy-read-timeout", "timeouts.backendRequest, which is for a whole response, not between two reads; WebSockets have --tcp-idle");
+                self.differs("proxy-read-timeout", format!("timeouts.backendRequest{}, which is for a whole response, not between two reads; WebSockets have --tcp-idle", bound(seconds)));
             }
             _ => self.lost("proxy-read-timeout", format!("{text:?} is no number of seconds")),
         }
     }
 
     fn retries(&mut self) {
-        let tries = self.get("proxy-next-upstream-tries").and_then(|it| it.parse::<u64>().ok());
+        let asked = self.get("proxy-next-upstream-tries").and_then(|it| it.parse::<u64>().ok());
         let conditions = self.get("proxy-next-upstream");
-        if conditions.is_none() && tries.is_none() {
+        if conditions.is_none() && asked.is_none() {
             return;
         }
         let words: Vec<_> = conditions.unwrap_or("error timeout").split_whitespace().collect();
         let codes = words.iter().filter_map(|word| word.strip_prefix("http_")?.parse::<u16>().ok());
         let codes: Vec<_> = codes.filter(|code| *code >= 400).collect();
         // 0 is nginx' word for no limit.
-        let tries = tries.map_or(TRIES, |tries| if tries == 0 { 1001 } else { tries });
+        let tries = asked.map_or(TRIES, |tries| if tries == 0 { 1001 } else { tries });
         let attempts = if words.contains(&"off") { 0 } else { (tries - 1).min(1000) };
         let mut retry = json!({"attempts": attempts});
         if !codes.is_empty() {
@@ -64,6 +69,9 @@ impl Reading<'_> {
             if conditions.is_some() { "proxy-next-upstream" } else { "proxy-next-upstream-tries" };
         let text = if codes.is_empty() { "retry" } else { "retry with codes, which are for POST, too" };
         self.differs(annotation, text);
+        if conditions.is_some() && asked.is_some() {
+            self.became("proxy-next-upstream-tries", "retry attempts");
+        }
     }
 
     fn session(&mut self) {
@@ -81,8 +89,13 @@ impl Reading<'_> {
             cookie["lifetimeType"] = json!("Permanent");
             session["absoluteTimeout"] = json!(duration(seconds));
             for annotation in ["session-cookie-max-age", "session-cookie-expires"] {
-                if self.get(annotation).is_some() {
-                    self.became(annotation, "sessionPersistence absoluteTimeout");
+                if self.get(annotation).is_none() {
+                    continue;
+                }
+                let text = format!("sessionPersistence absoluteTimeout{}", bound(seconds));
+                match seconds {
+                    ..=LONGEST => self.became(annotation, text),
+                    _ => self.differs(annotation, text),
                 }
             }
         }
@@ -92,8 +105,10 @@ impl Reading<'_> {
             "affinity",
             "sessionPersistence of the rules; each rule has sessions of its own, and old cookies begin anew",
         );
+        self.parts(&["session-cookie-name", "session-cookie-path"], "sessionPersistence cookie");
         match self.get("session-cookie-samesite") {
-            None | Some("Strict") => {}
+            None => {}
+            Some("Strict") => self.became("session-cookie-samesite", "the cookie is SameSite=Strict"),
             Some(other) => {
                 self.lost("session-cookie-samesite", format!("the cookie is SameSite=Strict, not {other}"))
             }
@@ -112,12 +127,16 @@ fn bytes(text: &str) -> Option<u64> {
     number.parse::<u64>().ok()?.checked_mul(1 << unit)
 }
 
-/// Numbers of the API's durations have five digits.
 pub(super) fn duration(seconds: u64) -> String {
-    match seconds {
-        ..=99_999 => format!("{seconds}s"),
-        _ => format!("{}h{}s", (seconds / 3600).min(99_999), seconds % 3600),
+    match seconds.min(LONGEST) {
+        seconds @ ..=99_999 => format!("{seconds}s"),
+        seconds => format!("{}h{}s", seconds / 3600, seconds % 3600),
     }
+}
+
+/// Says that a duration is written shorter than it is.
+fn bound(seconds: u64) -> &'static str {
+    if seconds > LONGEST { " of 99999h, the longest there is" } else { "" }
 }
 
 #[cfg(test)]
@@ -132,5 +151,7 @@ mod tests {
         );
         assert_eq!(["", "m", "1t", "99999999999999g"].map(bytes), [None; 4]);
         assert_eq!([3600, 172_800].map(duration), ["3600s", "48h0s"]);
+        assert_eq!([LONGEST, LONGEST + 1, u64::MAX].map(duration), ["99999h0s"; 3]);
+        assert_eq!([LONGEST, LONGEST + 1].map(|it| bound(it).is_empty()), [true, false]);
     }
 }
