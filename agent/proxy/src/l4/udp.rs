@@ -12,7 +12,7 @@ use std::rc::Rc;
 use portcullis_model::{FrontendKey, L4Protocol, PortKey, Snapshot};
 
 use crate::core::ending::Ending;
-use crate::core::socket::{self, bind_udp};
+use crate::core::socket::{advice, bind_udp};
 use crate::l4::udp::frontend::{Frontend, rule};
 
 mod frontend;
@@ -92,7 +92,7 @@ impl UdpFrontends {
                 match opened {
                     Ok(frontends) => drop(place.insert(frontends)),
                     Err(error) => {
-                        let (address, advice) = (key.socket_address(), socket::advice(&error));
+                        let (address, advice) = (key.socket_address(), advice(&error));
                         unbound.push((*key, format!("cannot bind {address}: {error}{advice}")));
                     }
                 }
