@@ -320,9 +320,9 @@ pub(crate) struct Offline {
     #[arg(long, value_name = "IP", env = "PORTCULLIS_ADDRESS", value_delimiter = ',')]
     pub address: Vec<IpAddr>,
     /// Give each of these Gateways an address of its own instead (198.18.0.1, …), as its Service
-    /// does in a cluster; of this and --address the later one counts
-    // No conflict: the variable would make it one.
-    #[arg(long, overrides_with = "address")]
+    /// does in a cluster; goes before --address
+    // No conflict: the variable of --address would make it one.
+    #[arg(long)]
     pub own_addresses: bool,
     /// GatewayClasses with this controllerName are ours
     #[arg(long, value_name = "NAME", default_value = portcullis_gateway::CONTROLLER_NAME, env = "PORTCULLIS_CONTROLLER_NAME")]

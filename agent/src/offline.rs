@@ -37,7 +37,6 @@ pub(crate) fn translate_readable(paths: &[PathBuf], args: &Offline) -> Result<Ou
 }
 
 pub(crate) fn settings(args: &Offline) -> Settings {
-    // There may be addresses in the environment, too.
     let addresses: &[IpAddr] = if args.own_addresses { &[] } else { &args.address };
     Settings {
         controller_name: args.controller_name.clone(),

@@ -1,5 +1,5 @@
-//! Printing. A reader that goes away (`| head`) is no error; a file that cannot be written is, and is
-//! told of when the command ends. Nothing that a terminal obeys reaches one, but for our own
+//! Printing. A reader that goes away (`| head`) is no error; a file that cannot be written is, and
+//! is told of when the command ends. Nothing that a terminal obeys reaches one, but for our own
 //! colours.
 
 use std::io::{self, ErrorKind, IsTerminal, Write};

@@ -114,7 +114,7 @@ fn options_of_run_have_its_variables() {
     has(&checked(&["--address", "192.0.2.3"]), &["192.0.2.3"]);
     has(&checked(&["--own-addresses"]), &["198.18.0.1"]);
     has(&checked(&["--address", "192.0.2.3", "--own-addresses"]), &["198.18.0.1"]);
-    has(&checked(&["--own-addresses", "--address", "192.0.2.3"]), &["192.0.2.3"]);
+    has(&checked(&["--own-addresses", "--address", "192.0.2.3"]), &["198.18.0.1"]);
     has(&checked(&["--controller-name", "portcullis.dev/gateway"]), &[]);
 }
 

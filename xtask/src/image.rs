@@ -145,7 +145,7 @@ fn refuse_unlisted(program: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What is built of the same sources elsewhere would be another program.
+/// A program of other bytes than one that is built of the same sources elsewhere is refused.
 fn refuse_paths(program: &Path) -> Result<()> {
     let bytes = fs::read(program)?;
     for path in paths::unnamed() {

@@ -23,7 +23,7 @@ use registry::{Attachment, Registry, Repository, Tag, Transport};
 use signature::Key;
 
 const SBOM: Attachment = ("application/vnd.cyclonedx+json", "sbom");
-/// What the program is laid out by, as LLVM writes it.
+/// Counts that the program is laid out by, as LLVM writes them.
 const PROFILE: Attachment = ("application/vnd.portcullis.profdata", "profdata");
 /// Directory in which all that is published is made.
 const PLACE: &str = "target/publish";

@@ -12,8 +12,8 @@ use crate::{cargo_tool, command, paths, versions};
 
 /// Those of a static, position-independent program. By default functions of other crates are called
 /// through a table that the loader of a dynamic one fills in before it is made read-only, seven in
-/// ten of all calls. The compiler calls them straight if it may leave the table to the linker, which
-/// has no need of one, and makes what is left read-only all the same.
+/// ten of all calls. The compiler calls them straight if it may leave the table to the linker,
+/// which has no need of one, and makes what is left read-only all the same.
 const OWN_FLAGS: [&str; 4] = [
     "-Ctarget-feature=+crt-static",
     "-Crelocation-model=pie",
