@@ -9,8 +9,9 @@ use crate::client_hello::{LONGEST_NAME, Window};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ReversedName(pub [u8; LONGEST_NAME + 1]);
 
-/// Of each byte its lower case, what it is in a name, and whether a label goes on with it.
-static BYTES: [u32; 256] = bytes();
+/// Of each byte its lower case, what it is in a name, and whether a label goes on with it. No
+/// `static`, whose name in the kernel programs would tell in which directory they were built.
+const BYTES: &[u32; 256] = &bytes();
 
 const DOT: u32 = 8;
 const HYPHEN: u32 = 9;
