@@ -1,24 +1,23 @@
 //! Moments of the monotonic clock, for what is timed with every request.
 
-use rustix::time::{ClockId, clock_gettime};
+use std::time::Instant;
 
 use crate::core::histogram::Observed;
 
-/// In nanoseconds: for a difference, [`Instant`](std::time::Instant) takes twice the instructions.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Moment(u64);
+pub(crate) struct Moment(Instant);
 
 // === impl Moment ===
 
 impl Moment {
     pub(crate) fn now() -> Self {
-        let now = clock_gettime(ClockId::Monotonic);
-        let seconds = now.tv_sec.cast_unsigned().wrapping_mul(1_000_000_000);
-        Self(seconds.wrapping_add(now.tv_nsec.cast_unsigned()))
+        Self(Instant::now())
     }
 
     /// The time since.
     pub(crate) fn observed(self) -> Observed {
-        Observed::nanoseconds(Self::now().0.saturating_sub(self.0))
+        let elapsed = self.0.elapsed();
+        let seconds = elapsed.as_secs().wrapping_mul(1_000_000_000);
+        Observed::nanoseconds(seconds.wrapping_add(elapsed.subsec_nanos().into()))
     }
 }
