@@ -229,7 +229,7 @@ impl Answer<'_> {
             self.line("answer", &format!("{status}: {words}: no route is asked"));
             return Outcome::Answered;
         }
-        if self.is_too_long(Some(port.gateway.limits.target_bytes), "Gateway") {
+        if self.refuses_long_target(Some(port.gateway.limits.target_bytes), "Gateway") {
             return Outcome::Answered;
         }
         if self.request.is_rewritten() {
@@ -240,7 +240,7 @@ impl Answer<'_> {
             Err(outcome) => return outcome,
         };
         let limits = listener.admission.limits.as_ref();
-        if self.is_too_long(limits.and_then(|limits| limits.target_bytes), "listener") {
+        if self.refuses_long_target(limits.and_then(|limits| limits.target_bytes), "listener") {
             return Outcome::Answered;
         }
         self.streams(port, listener);
@@ -254,7 +254,8 @@ impl Answer<'_> {
         Outcome::Answered
     }
 
-    fn is_too_long(&mut self, most: Option<u32>, whose: &str) -> bool {
+    /// Writes the answer to a target that is longer than it may be, and tells if it is.
+    fn refuses_long_target(&mut self, most: Option<u32>, whose: &str) -> bool {
         let bytes = self.request.target_bytes();
         let Some(most) = most.filter(|most| bytes > *most as usize) else { return false };
         self.line(

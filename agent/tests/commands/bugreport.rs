@@ -203,7 +203,7 @@ fn nothing_in_a_report_is_secret() {
         ("problems.txt", "HTTPRoute infra/refused-values"),
         ("problems.json", "HTTPRoute infra/accepted-values"),
         ("node.json", "datapath"),
-        ("traffic.json", "at"),
+        ("traffic.json", "\"at\": "),
         ("certificates.json", "a.example"),
         ("status.json", "TrafficPolicy"),
         ("listeners.json", "datapath"),
