@@ -21,7 +21,7 @@ use crate::cli::BugreportArgs;
 use crate::output;
 
 /// The endpoints that are asked, and the files of their answers.
-const PARTS: [(&str, &str, Form); 11] = [
+const PARTS: [(&str, &str, Form); 12] = [
     ("/about", "agent.json", Form::Json),
     ("/readyz", "ready.txt", Form::Readiness),
     ("/problems", "problems.txt", Form::Text),
@@ -33,6 +33,7 @@ const PARTS: [(&str, &str, Form); 11] = [
     ("/api/v1/traffic?limit=1000", "traffic.json", Form::Json),
     ("/api/v1/certificates?limit=1000", "certificates.json", Form::Json),
     ("/metrics", "metrics.txt", Form::Text),
+    ("/log", "log.txt", Form::Text),
 ];
 
 #[derive(Clone, Copy)]

@@ -27,6 +27,7 @@ mod panics;
 mod plane;
 mod process;
 mod ready;
+mod recent_log;
 mod run;
 mod scrape;
 mod serving;

@@ -1,11 +1,14 @@
-//! Log lines on standard error, for people or as JSON.
+//! Log lines on standard error, for people or as JSON; the latest of them are kept.
 
 use std::io::IsTerminal;
 
 use anyhow::{Context, Result};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer, fmt};
 
 use crate::cli::LogFormat;
+use crate::recent_log;
 
 /// Crates that log each request that fails, each watch that has gone with its directory, and each
 /// ClientHello that is wrong, with as much of it as its client likes. The code that made the
@@ -14,13 +17,13 @@ use crate::cli::LogFormat;
 const QUIET: &str = "kube_client=off,kube_runtime=off,notify=off,rustls=off";
 
 pub(crate) fn start(filter: &str, format: LogFormat) -> Result<()> {
-    let filter = quieted(filter)?;
-    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    let lines = lines.with_ansi(std::io::stderr().is_terminal());
-    match format {
-        LogFormat::Text => lines.with_target(false).init(),
-        LogFormat::Json => lines.json().flatten_event(true).init(),
-    }
+    let lines = fmt::layer().with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal());
+    let lines = match format {
+        LogFormat::Text => lines.with_target(false).boxed(),
+        LogFormat::Json => lines.json().flatten_event(true).boxed(),
+    };
+    let recent = fmt::layer().with_writer(recent_log::writer()).with_ansi(false).with_target(false);
+    tracing_subscriber::registry().with(quieted(filter)?).with(lines).with(recent).init();
     Ok(())
 }
 

@@ -15,6 +15,7 @@ use crate::admin::browsers::{is_led_here, is_of_another_site};
 use crate::admin::page::page;
 use crate::admin::sources::Admin;
 use crate::plane::READING;
+use crate::recent_log;
 use crate::scrape;
 use crate::tenure::Tenure;
 
@@ -27,6 +28,7 @@ const INDEX: &str = "\
 /status   statuses of all objects, as JSON
 /listeners the part of the node that serves each listener and keeps its terms, and why, as JSON
 /problems what is wrong with the input
+/log      the latest lines of the log
 /about    version, machine and options of the agent, as JSON
 /explain  POST a question as JSON: url, method, headers, all
 /api/v1/  the same and more as JSON, in parts: docs/api.md
@@ -36,7 +38,7 @@ const INDEX: &str = "\
 const JSON: &str = "application/json";
 
 /// The endpoints that are only read.
-const READ: [&str; 11] = [
+const READ: [&str; 12] = [
     "/",
     "/ui",
     "/about",
@@ -48,6 +50,7 @@ const READ: [&str; 11] = [
     "/status",
     "/listeners",
     "/problems",
+    "/log",
 ];
 
 type Answer = Response<Bytes>;
@@ -127,6 +130,7 @@ impl Admin {
             "/status" => self.statuses().await,
             "/listeners" => ok(serde_json::json!(self.plane.status()).to_string()),
             "/problems" => self.walk(|| ok(problems(&state))).await,
+            "/log" => ok(recent_log::text()),
             "/ui" => page_answer(),
             _ if Form::accepts_pages(request.headers()) => page_answer(),
             _ => ok(INDEX),

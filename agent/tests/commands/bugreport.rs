@@ -189,7 +189,7 @@ fn nothing_in_a_report_is_secret() {
     });
     let file = directory.path().join("report.tar.gz");
     let output = agent.command(&["bugreport", "--file", file.to_str().unwrap()]);
-    assert!(output.ends_with("report.tar.gz: 12 files, without secrets\n"), "{output}");
+    assert!(output.ends_with("report.tar.gz: 13 files, without secrets\n"), "{output}");
     assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
 
     let files = unpacked(&file);
@@ -209,11 +209,13 @@ fn nothing_in_a_report_is_secret() {
         ("listeners.json", "datapath"),
         ("config.json", "x-partner"),
         ("metrics.txt", "portcullis_"),
+        ("log.txt", "INFO Portcullis "),
+        ("log.txt", "HTTPRoute infra/refused"),
     ] {
         assert!(named(name).contains(part), "{name}: {part} in {:?}:\n{}", files.keys(), named(name));
     }
     // Of what is refused, and of what filters write, nor do those on the machine who may ask it.
-    for answer in ["/problems", "/api/v1/problems"].map(|place| agent.admin(place).unwrap().body) {
+    for answer in ["/problems", "/api/v1/problems", "/log"].map(|place| agent.admin(place).unwrap().body) {
         for secret in ["with-a-blank", "in-a-list", "in-an-object", "of-another-filter"] {
             assert!(!answer.contains(secret), "{answer}");
         }
