@@ -54,12 +54,12 @@ impl Routes<'_> {
         let mut filters = Filters::new();
         // Routes of hosts that have the same rules are one.
         let mut groups: Vec<(Vec<Vec<Value>>, Vec<String>)> = Vec::new();
-        let mut open = BTreeSet::new();
+        let (mut open, mut told) = (BTreeSet::new(), Vec::new());
         for (host, server) in self.servers.iter().filter(|(_, server)| server.has(index)) {
             let closed = self.closed(index, host, server);
             let terms = &self.terms[index];
             let source = Source { world: self.world, server, ingress: index, terms, closed };
-            let rules = source.rules(&mut filters, &mut open, self.report);
+            let rules = source.rules(&mut filters, &mut open, &mut told);
             match groups.iter_mut().find(|(other, hosts)| {
                 *other == rules && self.is_open(&hosts[0], index) == self.is_open(host, index)
             }) {
@@ -73,9 +73,14 @@ impl Routes<'_> {
                 self.http_routes(index, hosts, &rules, &mut routes);
             }
         }
-        if !routes.is_empty() {
+        if routes.is_empty() {
+            // Where all of it is passed on, its rules are no one's.
+            told.retain(|it| it.outcome != Outcome::Became);
+            filters.clear();
+        } else {
             self.open.append(&mut open);
         }
+        self.report.append(&mut told);
         self.redirects_to_https(index);
         self.passed_on(index);
         self.www(index);

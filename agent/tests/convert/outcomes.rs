@@ -1,0 +1,164 @@
+//! The line about each annotation: none becomes anything that is not written.
+
+use serde_json::{Value, json};
+
+use crate::{documents, ingress, portcullis, text};
+
+/// The line about an annotation of shop/app, without the names: outcome and text.
+fn told_of<'a>(told: &'a str, annotation: &str) -> Vec<&'a str> {
+    let own = told.lines().filter_map(|line| line.strip_prefix("shop/app")?.trim_start().split_once(' '));
+    own.filter(|(subject, _)| *subject == annotation).map(|(_, rest)| rest.trim_start()).collect()
+}
+
+/// Each is a part of another annotation, and nothing without it, or beside another value of it.
+#[test]
+fn what_is_a_part_of_another_annotation_becomes_nothing_alone() {
+    let cases = [
+        (vec![("canary-weight", "20")], "canary: true"),
+        (vec![("canary-by-header-value", "new"), ("canary-by-header", "X")], "canary-by-header"),
+        (vec![("session-cookie-name", "route")], "affinity: cookie"),
+        (vec![("auth-tls-verify-client", "on")], "auth-tls-secret"),
+        (vec![("auth-response-headers", "X-User")], "auth-url"),
+        (vec![("permanent-redirect-code", "308")], "permanent-redirect"),
+        (vec![("proxy-ssl-secret", "shop/ca"), ("backend-protocol", "HTTP")], "backend-protocol: HTTPS"),
+        (vec![("proxy-ssl-verify", "off"), ("backend-protocol", "GRPC")], "backend-protocol: HTTPS"),
+        (vec![("cors-max-age", "600"), ("enable-cors", "false")], "enable-cors: true"),
+        (vec![("limit-burst-multiplier", "3")], "limit-rps or limit-rpm"),
+    ];
+    for (annotations, whole) in cases {
+        let object = ingress("shop", "app", "app.example.com", ("/", "Prefix"), &annotations);
+        let told = text(&portcullis(&["convert", "-"], &documents(&[object])).stderr);
+        let of_part = told_of(&told, annotations[0].0);
+        let wanted = format!("without effect without {whole}");
+        assert!(
+            matches!(of_part[..], [it] if it.starts_with("not needed") && it.contains(&wanted)),
+            "{told}"
+        );
+    }
+}
+
+/// Of a closed Ingress there are a route that answers 503, and what redirects to it.
+#[test]
+fn nothing_becomes_what_is_not_written() {
+    let all = [
+        ("proxy-body-size", "8m"),
+        ("limit-rps", "5"),
+        ("enable-cors", "true"),
+        ("cors-max-age", "600"),
+        ("affinity", "cookie"),
+        ("load-balance", "round_robin"),
+        ("enable-opentelemetry", "true"),
+        ("rewrite-target", "/new"),
+    ];
+    let closing = [("server-snippet", "deny all;")];
+    let mut without_port = ingress("shop", "app", "app.example.com", ("/old", "Prefix"), &all);
+    without_port["spec"]["rules"][0]["http"]["paths"][0]["backend"]["service"]["port"] =
+        json!({"name": "http"});
+    let both = [all.as_slice(), &closing].concat();
+    let closed = ingress("shop", "app", "app.example.com", ("/old", "Prefix"), &both);
+    let other = ingress("shop", "other", "app.example.com", ("/other", "Prefix"), &closing);
+    let open = ingress("shop", "app", "app.example.com", ("/old", "Prefix"), &all);
+    for objects in [vec![without_port], vec![closed], vec![open.clone(), other]] {
+        let converted = portcullis(&["convert", "-"], &documents(&objects));
+        let (written, told) = (text(&converted.stdout), text(&converted.stderr));
+        assert!(told.contains("CLOSED"), "{told}");
+        assert!(!told.contains("became") && !told.contains("maxRequestBody"), "{told}");
+        for (annotation, _) in all {
+            let lines = told_of(&told, annotation);
+            assert!(lines.iter().all(|it| it.starts_with("lost")) && !lines.is_empty(), "{told}");
+        }
+        let kinds = ["TrafficPolicy", "BackendPolicy", "PathRewrite"];
+        assert!(!kinds.iter().any(|kind| written.contains(kind)), "{written}");
+    }
+    let told = text(&portcullis(&["convert", "-"], &documents(&[open])).stderr);
+    assert!(told_of(&told, "proxy-body-size")[0].starts_with("became"), "{told}");
+}
+
+/// Rules that redirect have no other filter, and no field.
+#[test]
+fn beside_a_redirect_filters_become_nothing() {
+    let beside = [
+        ("enable-cors", "true"),
+        ("configuration-snippet", "more_clear_headers Server;"),
+        ("affinity", "cookie"),
+        ("proxy-read-timeout", "5"),
+        ("rewrite-target", "/new"),
+    ];
+    let redirect = [("permanent-redirect", "https://a.example$request_uri")];
+    let all = [redirect.as_slice(), &beside].concat();
+    let object = ingress("shop", "app", "app.example.com", ("/old", "Prefix"), &all);
+    let told = text(&portcullis(&["convert", "-"], &documents(&[object])).stderr);
+    for (annotation, _) in beside {
+        let lines = told_of(&told, annotation);
+        assert!(matches!(lines[..], [it] if it.starts_with("lost")), "{told}");
+    }
+    assert!(told_of(&told, "permanent-redirect")[0].starts_with("differs"), "{told}");
+}
+
+#[test]
+fn a_canary_beside_a_closed_path_becomes_nothing() {
+    let closed = ingress("shop", "main", "app.example.com", ("/", "Prefix"), &[("server-snippet", "a b;")]);
+    let canary = [("canary", "true"), ("canary-weight", "20")];
+    let canary = ingress("shop", "app", "app.example.com", ("/", "Prefix"), &canary);
+    let told = text(&portcullis(&["convert", "-"], &documents(&[closed, canary])).stderr);
+    for annotation in ["canary", "canary-weight"] {
+        let lines = told_of(&told, annotation);
+        assert!(matches!(lines[..], [it] if it.starts_with("lost")), "{told}");
+    }
+}
+
+#[test]
+fn a_redirect_to_tls_that_is_closed_becomes_nothing() {
+    let forced = [("force-ssl-redirect", "true")];
+    let object = ingress("shop", "app", "app.example.com", ("/", "Prefix"), &forced);
+    let told = text(&portcullis(&["convert", "-"], &documents(&[object])).stderr);
+    let lines = told_of(&told, "force-ssl-redirect");
+    assert!(matches!(lines[..], [it] if it.starts_with("CLOSED")), "{told}");
+}
+
+/// A limit is of each target of a policy, where it was of an Ingress.
+#[test]
+fn a_limit_that_becomes_several_is_told_of() {
+    let mut limited = ingress("shop", "app", "a.example.com", ("/", "Prefix"), &[("limit-rpm", "10")]);
+    let mut other = limited["spec"]["rules"][0].clone();
+    other["host"] = json!("b.example.com");
+    let both = |rule: Value| json!([limited["spec"]["rules"][0], rule]);
+    let (same, mut different) = (both(other.clone()), other);
+    different["http"]["paths"][0]["path"] = json!("/b");
+    let different = both(different);
+    for (rules, status) in [(same, 0), (different, 1)] {
+        limited["spec"]["rules"] = rules;
+        let converted = portcullis(&["convert", "-"], &documents(std::slice::from_ref(&limited)));
+        let told = text(&converted.stderr);
+        assert_eq!(converted.status.code(), Some(status), "{told}");
+        assert_eq!(told.contains("UNPROTECTED"), status == 1, "{told}");
+    }
+}
+
+/// F5's controller has other annotations, and the class `nginx`, too.
+#[test]
+fn annotations_of_another_controller_are_named_once() {
+    let mut object = ingress("shop", "app", "app.example.com", ("/", "Prefix"), &[]);
+    for annotation in ["nginx.org/rewrites", "nginx.org/server-snippets", "nginx.com/jwt-realm"] {
+        object["metadata"]["annotations"][annotation] = json!("a");
+    }
+    let told = text(&portcullis(&["convert", "-"], &documents(&[object])).stderr);
+    for prefix in ["nginx.org/*", "nginx.com/*"] {
+        let lines: Vec<_> = told.lines().filter(|line| line.contains(prefix)).collect();
+        assert!(matches!(lines[..], [line] if line.contains("lost") && line.contains("F5")), "{told}");
+    }
+}
+
+/// Without TLS, all of the host is redirected; with it, connections are passed on.
+#[test]
+fn where_all_is_passed_on_nothing_becomes_of_requests() {
+    let annotations = [("ssl-passthrough", "true"), ("app-root", "/home"), ("rewrite-target", "/new")];
+    let object = ingress("shop", "app", "app.example.com", ("/", "Prefix"), &annotations);
+    let converted = portcullis(&["convert", "-"], &documents(&[object]));
+    let (written, told) = (text(&converted.stdout), text(&converted.stderr));
+    assert!(written.contains("kind: TLSRoute") && !written.contains("kind: RouteFilter"), "{written}");
+    for annotation in ["app-root", "rewrite-target"] {
+        let lines = told_of(&told, annotation);
+        assert!(matches!(lines[..], [it] if it.starts_with("not needed")), "{told}");
+    }
+}

@@ -1,0 +1,240 @@
+//! Protection: all that kept requests out keeps them out.
+
+use serde_json::{Value, json};
+
+use crate::served::{get, serve_input};
+use crate::{cases, documents, ingress, input, portcullis, service, text};
+
+#[test]
+fn nothing_that_kept_requests_out_is_passed_over_in_silence() {
+    let input = r#"
+apiVersion: networking.k8s.io/v1
+kind: Ingress
+metadata: {name: broken, namespace: shop}
+spec: {rules: nonsense}
+---
+apiVersion: extensions/v1beta1
+kind: Ingress
+metadata: {name: old, namespace: shop}
+spec: {backend: {serviceName: a, servicePort: 80}}
+---
+apiVersion: networking.k8s.io/v1
+kind: Ingress
+metadata: {name: limited, namespace: shop, annotations: {nginx.ingress.kubernetes.io/limit-connections: "5"}}
+spec: {defaultBackend: {service: {name: a, port: {number: 80}}}}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: controller, namespace: ingress-nginx}
+data: {global-auth-url: "http://auth/verify", enable-modsecurity: "false"}
+"#;
+    let converted = portcullis(&["convert", "-"], input);
+    assert_eq!(converted.status.code(), Some(1));
+    let told = text(&converted.stderr);
+    for (name, what) in [
+        ("shop/broken", "spec.rules is no list"),
+        ("shop/old", "apiVersion is extensions/v1beta1"),
+        ("shop/limited", "UNPROTECTED"),
+        ("ingress-nginx/controller", "UNPROTECTED"),
+    ] {
+        let mut lines = told.lines().filter(|line| line.starts_with(name));
+        assert!(lines.any(|line| line.contains(what)), "{name}: {told}");
+    }
+    assert!(!told.contains("enable-modsecurity") && !text(&converted.stdout).contains("name: old"), "{told}");
+}
+
+/// As ingress-nginx has it: the longest text takes a path, whosever it is, and of equal ones the
+/// segments.
+#[test]
+fn a_path_that_protects_takes_no_other_ones() {
+    let host = "shared.example.com";
+    let limited = [("limit-rps", "1000")];
+    let mut objects = vec![
+        ingress("a", "begin", host, ("/a", "ImplementationSpecific"), &limited),
+        ingress("a", "same", host, ("/shop", "ImplementationSpecific"), &limited),
+        ingress("z", "admin", host, ("/admin", "Prefix"), &[]),
+        ingress("z", "shop", host, ("/shop", "Prefix"), &[]),
+        ingress("z", "rest", host, ("/", "Prefix"), &[]),
+    ];
+    let services = [("a", "begin"), ("a", "same"), ("z", "admin"), ("z", "shop"), ("z", "rest")];
+    objects.extend(services.map(|(namespace, name)| service(namespace, name)));
+    let agent = serve_input(&documents(&objects), &services.map(|(namespace, name)| (namespace, name, name)));
+    for (path, body) in [
+        ("/admin", "admin"),
+        ("/admin/x", "admin"),
+        ("/a", "begin"),
+        ("/abc", "begin"),
+        ("/shop/x", "shop"),
+        ("/shopping", "same"),
+        ("/x", "rest"),
+    ] {
+        let answer = get(&agent, host, path, "");
+        assert!(answer.ends_with(body), "{path}: {answer}");
+    }
+}
+
+/// A path that is protected is so at the other names of its host, and no wider host has its
+/// requests.
+#[test]
+fn other_names_are_protected_as_well() {
+    let denied = [("whitelist-source-range", "192.0.2.1")];
+    let mut objects = vec![
+        ingress("shop", "app", "app.example.com", ("/", "Prefix"), &[("server-alias", "alias.example.net")]),
+        ingress("shop", "admin", "app.example.com", ("/admin", "Prefix"), &denied),
+        ingress("shop", "narrow", "narrow.example.com", ("/in", "Prefix"), &denied),
+        ingress("shop", "wide", "*.example.com", ("/", "Prefix"), &[]),
+        ingress(
+            "zoo",
+            "evil",
+            "evil.example.net",
+            ("/admin", "Prefix"),
+            &[("server-alias", "alias.example.net")],
+        ),
+    ];
+    let services =
+        [("shop", "app"), ("shop", "admin"), ("shop", "narrow"), ("shop", "wide"), ("zoo", "evil")];
+    objects.extend(services.map(|(namespace, name)| service(namespace, name)));
+    let agent = serve_input(&documents(&objects), &services.map(|(namespace, name)| (namespace, name, name)));
+    for (host, path, status) in [
+        ("app.example.com", "/admin", "403"),
+        ("alias.example.net", "/admin", "403"),
+        ("alias.example.net", "/", "200"),
+        ("narrow.example.com", "/in", "403"),
+        ("narrow.example.com", "/other", "403"),
+        ("x.example.com", "/other", "200"),
+    ] {
+        let answer = get(&agent, host, path, "");
+        assert!(answer.starts_with(&format!("http/1.1 {status}")), "{host}{path}: {answer}");
+    }
+}
+
+/// Each with a word of the line that says so.
+#[test]
+fn what_may_be_weaker_is_closed() {
+    let host = "app.example.com";
+    let of = |annotations: &[(&str, &str)]| vec![ingress("shop", "app", host, ("/", "Prefix"), annotations)];
+    let beside = |annotations: &[(&str, &str)], other: Value| [of(annotations), vec![other]].concat();
+    let users = [("auth-type", "basic"), ("auth-secret", "users")];
+    let look_around = ingress(
+        "shop",
+        "look",
+        host,
+        ("/((?!public).*)", "ImplementationSpecific"),
+        &[users.as_slice(), &[("use-regex", "true")]].concat(),
+    );
+    let mut old = ingress("shop", "old", host, ("/admin", "Prefix"), &users);
+    old["apiVersion"] = json!("networking.k8s.io/v1beta1");
+    let mut classified = ingress("shop", "other", "other.example.com", ("/", "Prefix"), &[]);
+    classified["spec"]["ingressClassName"] = json!("internal");
+    let mut host_is_number = ingress("shop", "number", host, ("/", "Prefix"), &[]);
+    host_is_number["spec"]["rules"][0]["host"] = json!(12);
+    let mut forgotten = ingress("shop", "forgotten", host, ("/", "Prefix"), &[]);
+    forgotten["metadata"]["annotations"]["nginx.ingress.kubernetes.io/enable-modsecurity"] = json!(true);
+    let elsewhere = ingress("evil", "sso", "sso.example.com", ("/", "Prefix"), &[]);
+    let mut without_host = ingress("shop", "app", host, ("/", "Prefix"), &[("auth-tls-secret", "ca")]);
+    without_host["spec"] = json!({
+        "ingressClassName": "nginx",
+        "defaultBackend": {"service": {"name": "app", "port": {"number": 80}}},
+        "tls": [{"secretName": "tls"}],
+    });
+    let taken = ingress(
+        "evil",
+        "taken",
+        host,
+        ("/oauth2/auth(x)", "ImplementationSpecific"),
+        &[("use-regex", "true")],
+    );
+    let cases = [
+        (of(&[("auth-url", "https://$host/oauth2/auth")]), "what it is to protect"),
+        (beside(&[("auth-url", "https://$host/oauth2/auth")], taken), "is an expression that may take it"),
+        (of(&[("auth-url", "http://auth.infra.svc/?allowed_groups=a")]), "it has a query"),
+        (beside(&[("auth-url", "https://sso.example.com/check")], elsewhere), "another namespace"),
+        (of(&[("auth-proxy-set-headers", "shop/fields")]), "who is allowed"),
+        (of(&[("auth-tls-secret", "bank/tls")]), "a grant would let Gateways of shop"),
+        (of(&[("configuration-snippet", "more_clear_headers Server; deny all;")]), "deny all"),
+        (of(&[("limit-rps", "many")]), "no number of requests"),
+        (of(&[("whitelist-source-range", ",")]), "no range"),
+        (
+            of(&[("whitelist-source-range", "10.0.0.1"), ("allowlist-source-range", "10.0.0.0/8")]),
+            "other ranges",
+        ),
+        (of(&[("rewrite-target", "/public/$host")]), "variables of nginx"),
+        (of(&[("backend-protocol", "FCGI")]), "is not spoken"),
+        (beside(&[], look_around), "look-around"),
+        (beside(&[], old), "its hosts are closed"),
+        (beside(&[], host_is_number), "host is no text"),
+        (of(&[("auth-url", "http://auth.infra.svc/a b")]), "TrafficPolicy shop/app"),
+        (vec![without_host], "no host that could ask"),
+        (vec![forgotten], "ModSecurity"),
+        (vec![classified], "may be another controller's"),
+    ];
+    for (objects, what) in cases {
+        let converted = portcullis(&["convert", "-"], &documents(&objects));
+        let told = text(&converted.stderr);
+        let line = told.lines().find(|line| line.contains(what)).unwrap_or_else(|| panic!("{what}: {told}"));
+        assert!(line.contains("CLOSED"), "{line}");
+        assert_eq!(converted.status.code(), Some(1), "{what}");
+        assert!(!text(&converted.stdout).contains("kind: ReferenceGrant"), "{what}");
+        // No request reaches the application.
+        let routed = text(&converted.stdout).contains("backendRefs:\n    - name: app");
+        assert!(!routed || what == "host is no text", "{what}: {}", text(&converted.stdout));
+    }
+}
+
+#[test]
+fn a_younger_ingress_passes_on_no_connections_of_a_host() {
+    let mut bank = ingress("bank", "bank", "bank.example.com", ("/", "Prefix"), &[]);
+    bank["spec"]["tls"] = json!([{"hosts": ["bank.example.com"], "secretName": "tls"}]);
+    bank["metadata"]["creationTimestamp"] = json!("2020-01-01T00:00:00Z");
+    let passed = [("ssl-passthrough", "true")];
+    let mut evil = ingress("evil", "evil", "bank.example.com", ("/evil", "Prefix"), &passed);
+    evil["metadata"]["creationTimestamp"] = json!("2024-01-01T00:00:00Z");
+    let written = text(&portcullis(&["convert", "-"], &documents(&[evil, bank])).stdout);
+    assert!(!written.contains("TLSRoute") && written.contains("protocol: HTTPS"), "{written}");
+}
+
+/// Over TLS, a wildcard's listener would have had the requests, and its routes.
+#[test]
+fn a_host_without_a_certificate_is_protected_at_the_listener_of_a_wider_one() {
+    let denied = [("whitelist-source-range", "192.0.2.1")];
+    let admin = ingress("shop", "admin", "admin.example.com", ("/", "Prefix"), &denied);
+    let mut wide = ingress("wide", "wide", "*.example.com", ("/", "Prefix"), &[]);
+    wide["spec"]["tls"] = json!([{"hosts": ["*.example.com"], "secretName": "wildcard"}]);
+    let output = portcullis(&["convert", "-", "-o", "json"], &documents(&[admin, wide])).stdout;
+    let objects: Vec<Value> = serde_json::from_slice(&output).unwrap();
+    let of = |kind: &str, namespace: &str| {
+        let is_it = |object: &&Value| object["kind"] == kind && object["metadata"]["namespace"] == namespace;
+        objects.iter().find(is_it).unwrap()
+    };
+    let parents = &of("HTTPRoute", "shop")["spec"]["parentRefs"];
+    assert_eq!(parents[1]["sectionName"], "any.example.com", "{parents}");
+    let namespaces = &of("ListenerSet", "wide")["spec"]["listeners"][0]["allowedRoutes"]["namespaces"];
+    let values = &namespaces["selector"]["matchExpressions"][0]["values"];
+    assert_eq!(*values, json!(["shop", "wide"]), "{namespaces}");
+}
+
+#[test]
+fn what_protects_is_applied_before_what_it_protects() {
+    for case in cases() {
+        let written = text(&portcullis(&["convert", "-"], &input(&case)).stdout);
+        let policy = written.rfind("\nkind: TrafficPolicy").unwrap_or(0);
+        let route = written.find("\nkind: HTTPRoute").unwrap_or(usize::MAX);
+        assert!(policy < route, "{}", case.display());
+    }
+}
+
+/// Of an object that is there twice no one is believed, and which comes first changes nothing.
+#[test]
+fn an_ingress_that_is_there_twice_is_closed() {
+    let open = ingress("shop", "app", "app.example.com", ("/", "Prefix"), &[]);
+    let denied = [("denylist-source-range", "127.0.0.1")];
+    let denying = ingress("shop", "app", "app.example.com", ("/", "Prefix"), &denied);
+    let of = |objects: &[Value]| {
+        let output = portcullis(&["convert", "-"], &documents(objects));
+        (text(&output.stdout), text(&output.stderr), output.status.code())
+    };
+    let both = of(&[open.clone(), denying.clone()]);
+    assert_eq!(both, of(&[denying, open.clone()]));
+    assert!(both.1.contains("in the input twice") && both.2 == Some(1), "{both:?}");
+    assert_eq!(of(&[open.clone(), open.clone()]).2, of(&[open]).2);
+}
