@@ -226,6 +226,11 @@ fn ten_thousand_routes_are_found_at_once() {
     browser.until("performance.getEntriesByName('tree').length");
     let tree = browser.value("performance.getEntriesByName('tree')[0].startTime").as_f64().unwrap();
     browser.until("document.getElementById('size').textContent.includes('10,000 rules')");
+    browser.until("parseInt(document.getElementById('problems-count').textContent) >= 100");
+    let listed = browser.value("document.querySelectorAll('.problem').length");
+    assert_eq!(listed, json!(20), "the rest of them comes when it is asked for");
+    assert!(browser.text("#problems").contains("HTTPRoute shop/route-00000"));
+    picture(&mut browser, "problems-10000.png", "#problems");
     let listener = "HTTP 8080 Gateway infra/web listener http";
     unfold(&mut browser, "listener", listener);
     browser.until(&node("host", "host-00000.example"));

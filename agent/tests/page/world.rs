@@ -125,15 +125,19 @@ pub(crate) fn shop() -> Vec<(&'static str, String)> {
     ]
 }
 
-/// So many routes, each with a host of its own.
+/// So many routes, each with a host of its own; one of a hundred wants a backend that is not
+/// there.
 pub(crate) fn many(number: usize) -> Vec<(&'static str, String)> {
     let gateway = GATEWAYS.split("---").next().unwrap_or_default();
     let gateway = gateway.split("  - {name: https").next().unwrap_or_default().to_owned();
-    let rule = "  - backendRefs: [{name: home, port: 80}]";
+    let rule = |at| {
+        let backend = if at % 100 == 0 { "nowhere" } else { "home" };
+        format!("  - backendRefs: [{{name: {backend}, port: 80}}]")
+    };
     let parent = "{name: web, namespace: infra}";
-    let routes: String = (0..number)
-        .map(|at| route("shop", &format!("route-{at:05}"), parent, &format!("host-{at:05}.example"), rule))
-        .collect();
+    let one =
+        |at| route("shop", &format!("route-{at:05}"), parent, &format!("host-{at:05}.example"), &rule(at));
+    let routes: String = (0..number).map(one).collect();
     vec![
         ("gateway.yaml", gateway),
         ("routes.yaml", routes),
