@@ -163,6 +163,11 @@ impl ClusterArgs {
         Parameters { service_type, pods, ..Parameters::default() }
     }
 
+    /// True if Gateways may have pods of their own.
+    pub(crate) fn has_dedicated_pods(&self) -> bool {
+        self.image.is_some()
+    }
+
     pub(crate) fn role(&self) -> AgentRole {
         self.gateway.clone().map_or(AgentRole::Node, AgentRole::Dedicated)
     }

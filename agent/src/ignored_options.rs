@@ -9,7 +9,20 @@ const ALERTS: &str = "connections for names that no listener has are all answere
 /// A line for each, with what holds instead and what to do. What the packet guard would drop is
 /// refused all the same: of that, status and metrics tell.
 pub(crate) fn ignored_options(args: &RunArgs, node: &Node) -> Vec<String> {
-    [of_metrics(&args.metrics), of_names(args, node)].concat()
+    [of_metrics(&args.metrics), of_pods(args), of_names(args, node)].concat()
+}
+
+/// Of a collector whose files pods do not have.
+fn of_pods(args: &RunArgs) -> Vec<String> {
+    let files = args.telemetry.files();
+    if files.is_empty() || !args.cluster.has_dedicated_pods() {
+        return Vec::new();
+    }
+    let line = format!(
+        "--otlp-endpoint is without effect for pods of mode Dedicated, which do not have the file of {}: they have no          traces, and log to standard output. Name a collector in the cluster that takes messages without",
+        files.join(" and ")
+    );
+    vec![line]
 }
 
 /// Of metrics for scrapers that there is no address for.

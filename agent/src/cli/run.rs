@@ -311,8 +311,8 @@ impl RunArgs {
             LogFormat::Json => "json",
         };
         let (log, drain_seconds) = (self.log.clone(), self.drain_timeout);
-        let external = self.external.rule();
-        Pods { log, log_format: log_format.to_owned(), drain_seconds, external, ..Pods::new("") }
+        let (external, telemetry) = (self.external.rule(), self.telemetry.of_pods());
+        Pods { log, log_format: log_format.to_owned(), drain_seconds, external, telemetry, ..Pods::new("") }
     }
 
     pub(crate) fn syn_hold(&self) -> Option<Duration> {

@@ -14,11 +14,13 @@ use rustls_pki_types::pem::PemObject;
 /// Parts of a percentage: thousandths.
 const PARTS: u32 = 1000;
 
+const ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
+
 #[derive(Args)]
 pub(crate) struct TelemetryArgs {
     /// Collector of traces, and of access logs if they are to go there, by OTLP over HTTP
     /// (protobuf): https://collector.example:4318, for instance [default: none]
-    #[arg(long, value_name = "URL", value_parser = endpoint, env = "OTEL_EXPORTER_OTLP_ENDPOINT")]
+    #[arg(long, value_name = "URL", value_parser = endpoint, env = ENDPOINT)]
     pub otlp_endpoint: Option<Endpoint>,
     /// File of header fields for the collector, each in a line as "name: value"; read for each
     /// message
@@ -29,12 +31,12 @@ pub(crate) struct TelemetryArgs {
     pub otlp_ca: Option<PathBuf>,
     /// Percentage of requests that begin a trace which is recorded, where no TrafficPolicy says
     /// another: 0.1, for instance
-    #[arg(long, value_name = "PERCENT", default_value = "1", value_parser = share, env = "PORTCULLIS_TRACE_SAMPLING")]
-    pub trace_sampling: Share,
+    #[arg(long, value_name = "PERCENT", default_value = "1", value_parser = percentage, env = "PORTCULLIS_TRACE_SAMPLING")]
+    pub trace_sampling: Percentage,
     /// The largest percentage that others can ask for: a TrafficPolicy, or the flag "sampled" of
     /// traces that go on here; with 0, none of those is recorded
-    #[arg(long, value_name = "PERCENT", default_value = "100", value_parser = share, env = "PORTCULLIS_TRACE_SAMPLING_LIMIT")]
-    pub trace_sampling_limit: Share,
+    #[arg(long, value_name = "PERCENT", default_value = "100", value_parser = percentage, env = "PORTCULLIS_TRACE_SAMPLING_LIMIT")]
+    pub trace_sampling_limit: Percentage,
     /// Spans a second that are recorded at most, of which each core has its part, rounded up;
     /// requests beyond that are not recorded, and counted
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=1 << 20), env = "PORTCULLIS_TRACE_SPANS")]
@@ -52,6 +54,13 @@ pub(crate) struct TelemetryArgs {
     /// Old files that are kept beside it: FILE.1 is the newest of them
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(0..=1000), env = "PORTCULLIS_ACCESS_LOG_FILES")]
     pub access_log_files: u32,
+}
+
+/// A share of a hundred, and how it was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Percentage {
+    share: Share,
+    text: String,
 }
 
 /// `None` if it is empty: OpenTelemetry has an empty variable be one that is not set.
@@ -106,6 +115,31 @@ impl TelemetryArgs {
         })
     }
 
+    /// Variables by which pods of mode Dedicated send the same to the collector. None of one that
+    /// takes files to be sent to, which those pods do not have.
+    pub(crate) fn of_pods(&self) -> Vec<(&'static str, String)> {
+        let Some(collector) = self.collector().filter(|_| self.files().is_empty()) else { return Vec::new() };
+        let parents = self.trace_parents.to_possible_value();
+        let mut variables = vec![
+            (ENDPOINT, collector.to_string()),
+            ("PORTCULLIS_TRACE_SAMPLING", self.trace_sampling.text.clone()),
+            ("PORTCULLIS_TRACE_SAMPLING_LIMIT", self.trace_sampling_limit.text.clone()),
+            ("PORTCULLIS_TRACE_SPANS", self.trace_spans.to_string()),
+            ("PORTCULLIS_TRACE_PARENTS", parents.map_or_else(String::new, |it| it.get_name().to_owned())),
+        ];
+        if self.access_log == LogDestination::Otlp {
+            variables.push(("PORTCULLIS_ACCESS_LOG", "otlp".to_owned()));
+        }
+        variables
+    }
+
+    /// Options that name files of this machine for the collector.
+    pub(crate) fn files(&self) -> Vec<&'static str> {
+        let files = [("--otlp-headers-file", &self.otlp_headers_file), ("--otlp-ca", &self.otlp_ca)];
+        let given = files.into_iter().filter(|(_, file)| self.collector().is_some() && file.is_some());
+        given.map(|(option, _)| option).collect()
+    }
+
     /// `None` if there is no collector. `node` is the name of this one, in a cluster.
     ///
     /// # Errors
@@ -139,8 +173,8 @@ impl TelemetryArgs {
                 resource,
             },
             traces: Some(Traces {
-                sampling: self.trace_sampling,
-                most: self.trace_sampling_limit,
+                sampling: self.trace_sampling.share,
+                most: self.trace_sampling_limit.share,
                 spans: self.trace_spans,
                 parents: match self.trace_parents {
                     ParentsChoice::Trusted => Parents::Trusted,
@@ -200,6 +234,10 @@ fn has_no_port(uri: &Uri) -> bool {
     let authority = uri.authority().map_or("", |authority| authority.as_str());
     let behind = authority.rsplit_once(']').map_or(authority, |(_, behind)| behind);
     behind.contains(':') && uri.port_u16().is_none_or(|port| port == 0)
+}
+
+fn percentage(text: &str) -> Result<Percentage> {
+    Ok(Percentage { share: share(text)?, text: text.to_owned() })
 }
 
 /// Of a percentage, which may have three decimal places.
@@ -264,6 +302,34 @@ mod tests {
         fs::write(place, "no certificate").unwrap();
         assert!(problem("--otlp-ca", place).contains("has no certificate"));
         assert!(given(&["--otlp-headers-file", place]).otlp(None).is_ok());
+    }
+
+    #[test]
+    fn pods_send_what_agents_send_unless_it_takes_files() {
+        let options = [
+            "--trace-sampling",
+            "0.1",
+            "--trace-parents",
+            "any",
+            "--access-log",
+            "otlp",
+            "--trace-spans",
+            "7",
+        ];
+        let mut variables = given(&options).of_pods();
+        variables.sort_unstable();
+        let expected = [
+            (ENDPOINT, "http://127.0.0.1:4318/"),
+            ("PORTCULLIS_ACCESS_LOG", "otlp"),
+            ("PORTCULLIS_TRACE_PARENTS", "any"),
+            ("PORTCULLIS_TRACE_SAMPLING", "0.1"),
+            ("PORTCULLIS_TRACE_SAMPLING_LIMIT", "100"),
+            ("PORTCULLIS_TRACE_SPANS", "7"),
+        ];
+        assert_eq!(variables, expected.map(|(name, value)| (name, value.to_owned())));
+        let with_files = given(&["--otlp-headers-file", "/fields", "--otlp-ca", "/ca.pem"]);
+        assert_eq!(with_files.of_pods(), []);
+        assert_eq!(with_files.files(), ["--otlp-headers-file", "--otlp-ca"]);
     }
 
     #[test]

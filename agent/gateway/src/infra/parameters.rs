@@ -71,6 +71,8 @@ pub struct Pods {
     pub load_balancers: Vec<AddressRange>,
     /// The port of each pod on which it shows its metrics to all that reach it.
     pub metrics_port: Option<u16>,
+    /// Variables by which they send traces and access logs where the agents send theirs.
+    pub telemetry: Vec<(&'static str, String)>,
     /// Fields of the pods' spec: where they run, and how their image is pulled. What we set
     /// ourselves has precedence.
     pub spec: Map<String, Value>,
@@ -147,6 +149,7 @@ impl Pods {
             external: ExternalRule::default(),
             load_balancers: Vec::new(),
             metrics_port: None,
+            telemetry: Vec::new(),
             spec: Map::new(),
         }
     }

@@ -125,6 +125,7 @@ fn container(
     ];
     let lists = lists.into_iter().filter(|(_, values)| !values.is_empty());
     variables.extend(lists.map(|(name, values)| variable(name, &values.join(","))));
+    variables.extend(pods.telemetry.iter().map(|(name, value)| json!({"name": name, "value": value})));
     let mut container_ports: Vec<_> = ports.iter().map(container_port).collect();
     // A listener's port is the listener's.
     if let Some(port) = pods.metrics_port.filter(|port| !ports.contains(&PortKey::tcp(*port))) {

@@ -495,6 +495,7 @@ fn no_tenant_can_pass_a_service_of_another_namespace_off_as_a_gateways() {
 fn pods_get_the_agents_settings_and_run_where_the_operator_says() {
     let mut pods =
         Pods { log: "debug".to_owned(), drain_seconds: 60, ..Pods::new("example.org/portcullis:1") };
+    pods.telemetry = vec![("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector:4318/".to_owned())];
     pods.endpoint_namespaces = ["default", "kube-system"].map(str::to_owned).into();
     pods.load_balancers = vec!["203.0.113.0/24".parse().unwrap()];
     for (field, value) in
@@ -512,6 +513,7 @@ fn pods_get_the_agents_settings_and_run_where_the_operator_says() {
     for variable in [
         json!({"name": "PORTCULLIS_SERVICE_TYPE", "value": "LoadBalancer"}),
         json!({"name": "PORTCULLIS_LOG", "value": "debug"}),
+        json!({"name": "OTEL_EXPORTER_OTLP_ENDPOINT", "value": "http://collector:4318/"}),
         json!({"name": "PORTCULLIS_DRAIN_TIMEOUT", "value": "60"}),
         json!({"name": "PORTCULLIS_ENDPOINT_NAMESPACES", "value": "default,kube-system"}),
         json!({"name": "PORTCULLIS_LOAD_BALANCER_ADDRESSES", "value": "203.0.113.0/24"}),
