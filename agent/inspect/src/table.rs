@@ -43,7 +43,7 @@ pub enum Colours {
 
 /// Blanks between columns.
 const GAP: usize = 2;
-/// Columns are no narrower: text in them could not be read. A narrower terminal wraps lines itself.
+/// Columns are no narrower: text in them could not be read.
 const NARROWEST: usize = 8;
 /// Characters behind which a long word is broken.
 const BREAKS: [char; 8] = ['/', ',', '=', ':', '.', '-', ';', '&'];
@@ -61,14 +61,17 @@ impl Table {
         Self { header: header.to_vec(), rows: rows.collect() }
     }
 
-    /// Columns aligned. In a terminal, what is too wide goes on below, in its column.
+    /// Columns aligned. In a terminal, what is too wide goes on below, in its column; in one that
+    /// is too narrow for columns, each cell has a line of its own behind its column's name.
     pub fn text(&self, look: Look) -> String {
         let header: Vec<_> = self.header.iter().map(|name| Cell::from((*name).to_owned())).collect();
         let lines: Vec<_> = std::iter::once(&header).chain(&self.rows).collect();
         let longest = |column: usize| lines.iter().map(|line| line[column].length()).max().unwrap_or(0);
         let mut widths: Vec<_> = (0..header.len()).map(longest).collect();
-        if let Some(width) = look.width {
-            fit(&mut widths, width);
+        if let Some(width) = look.width
+            && !fit(&mut widths, width)
+        {
+            return self.records(width, look.colours);
         }
         let mut text = String::new();
         for (at, line) in lines.into_iter().enumerate() {
@@ -91,6 +94,31 @@ impl Table {
         }
         text
     }
+
+    /// Cells without text are left out.
+    fn records(&self, width: usize, colours: Colours) -> String {
+        let longest = self.header.iter().map(|name| name.chars().count()).max().unwrap_or(0) + GAP;
+        let room = width.saturating_sub(longest);
+        // A terminal that is narrower still wraps lines itself.
+        let room = if room < NARROWEST { usize::MAX } else { room };
+        let mut text = String::new();
+        for (at, row) in self.rows.iter().enumerate() {
+            if at > 0 {
+                text.push('\n');
+            }
+            for (name, cell) in self.header.iter().zip(row).filter(|(_, cell)| !cell.text.is_empty()) {
+                push_styled(&mut text, name, BOLD, colours);
+                let mut indent = longest - name.chars().count();
+                for piece in wrap(&cell.text, room) {
+                    text.extend(std::iter::repeat_n(' ', indent));
+                    push_styled(&mut text, piece, cell.tone.style(), colours);
+                    text.push('\n');
+                    indent = longest;
+                }
+            }
+        }
+        text
+    }
 }
 
 impl fmt::Display for Table {
@@ -106,12 +134,15 @@ fn push_styled(text: &mut String, piece: &str, style: &str, colours: Colours) {
     };
 }
 
-/// Narrows the widest columns until all fit, if they can be read then.
-fn fit(widths: &mut [usize], width: usize) {
+/// Narrows the widest columns until all fit; `false` if they could not be read then.
+fn fit(widths: &mut [usize], width: usize) -> bool {
     let gaps = GAP * widths.len().saturating_sub(1);
     let room = width.saturating_sub(gaps);
-    if widths.iter().sum::<usize>() <= room || room < NARROWEST * widths.len() {
-        return;
+    if widths.iter().sum::<usize>() <= room {
+        return true;
+    }
+    if room < NARROWEST * widths.len() {
+        return false;
     }
     let mut by_width: Vec<_> = (0..widths.len()).collect();
     by_width.sort_by_key(|column| widths[*column]);
@@ -121,6 +152,7 @@ fn fit(widths: &mut [usize], width: usize) {
         widths[*column] = widths[*column].min(share);
         left -= widths[*column];
     }
+    true
 }
 
 /// A subject and text behind it, which a terminal shows from column `indent` on.
@@ -240,8 +272,23 @@ name-of-a-route
             let expected = letters(words) * 2 + letters("a-name-of-some-lengthxNAMEMESSAGE");
             assert_eq!(letters(&text), expected, "{width}:\n{text}");
         }
-        // Of a terminal that is too narrow for columns, lines are left to it.
-        assert!(fitted(10, &[["a-name-of-some-length", words]]).contains(words));
+    }
+
+    #[test]
+    fn where_columns_have_no_room_cells_have_lines() {
+        let rows = [["shop/web", "the listener is not accepted"], ["blog/a", ""]];
+        let expected = "\
+NAME     shop/web
+MESSAGE  the
+         listener
+         is not
+         accepted
+
+NAME     blog/a
+";
+        assert_eq!(fitted(17, &rows), expected);
+        // One that is narrower still wraps lines itself.
+        assert!(fitted(10, &rows).contains("MESSAGE  the listener is not accepted\n"));
     }
 
     #[test]
