@@ -62,6 +62,11 @@ fn only_the_agents_own_names_are_answered() {
         assert_eq!(answer.contains("infra/web"), status == 200, "{host}: {answer}");
         assert!(status == 200 || answer.contains("--admin-host"), "{answer}");
     }
+    // RFC 9112, section 3.2.
+    for fields in ["", "Host: localhost\r\nHost: localhost\r\n"] {
+        let answer = admin.ask("GET", "/config", fields);
+        assert!(answer.starts_with("HTTP/1.1 400 ") && answer.contains("one Host field"), "{answer}");
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use http::request::Parts;
 use http::uri::Authority;
-use http::{HeaderValue, header};
+use http::{HeaderValue, Version, header};
 
 /// The names that requests may have as their host.
 pub(crate) enum Hosts {
@@ -14,6 +14,11 @@ pub(crate) enum Hosts {
     Any,
     /// IP addresses, `localhost` and these.
     Listed(Vec<String>),
+}
+
+/// As RFC 9112, section 3.2, wants it.
+pub(crate) fn has_one_host(request: &Parts) -> bool {
+    request.version != Version::HTTP_11 || request.headers.get_all(header::HOST).iter().count() == 1
 }
 
 impl Hosts {

@@ -35,7 +35,7 @@ use tokio::time::{sleep, timeout};
 use crate::admin::access::{Access, Refusal, Unusable};
 use crate::admin::browsers::guard;
 use crate::admin::endpoints::text;
-use crate::admin::hosts::Hosts;
+use crate::admin::hosts::{Hosts, has_one_host};
 use crate::admin::sources::Admin;
 use crate::admin::taken::Taken;
 use crate::admin::{api, watch};
@@ -438,6 +438,10 @@ impl Service {
         waiting: &Arc<AtomicUsize>,
     ) -> Result<Response<Full<Bytes>>, Infallible> {
         let (head, body) = request.into_parts();
+        if !has_one_host(&head) {
+            let refusal = text(StatusCode::BAD_REQUEST, "a request of HTTP/1.1 has one Host field\n");
+            return Ok(counted(refusal, None, answering));
+        }
         if let Some(refusal) = self.reach.refusal(&head) {
             return Ok(counted(refusal, None, answering));
         }
