@@ -195,6 +195,7 @@ fn written(
         objects: Vec::new(),
         backends: BTreeMap::new(),
         backend_tls: BTreeMap::new(),
+        plain: BTreeMap::new(),
         grants: BTreeSet::new(),
         redirected: BTreeSet::new(),
         open: BTreeSet::new(),

@@ -4,6 +4,8 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::Secret;
 use serde_json::Value;
 
 use super::shape;
@@ -13,6 +15,42 @@ const VERSION: &str = "networking.k8s.io/v1";
 const CONTROLLER: &str = "k8s.io/ingress-nginx";
 /// The class of a controller that is installed as its documentation has it.
 const CLASS: &str = "nginx";
+
+/// Annotations that are on or off. Go reads `1`, `t` and `True` as `true`, too, and so does
+/// ingress-nginx; anything else is as if it were not there.
+const SWITCHES: &[&str] = &[
+    "auth-always-set-cookie",
+    "auth-keepalive-share-vars",
+    "auth-tls-pass-certificate-to-upstream",
+    "canary",
+    "cors-allow-credentials",
+    "disable-proxy-intercept-errors",
+    "enable-access-log",
+    "enable-cors",
+    "enable-global-auth",
+    "enable-influxdb",
+    "enable-modsecurity",
+    "enable-opentelemetry",
+    "enable-opentracing",
+    "enable-owasp-core-rules",
+    "enable-owasp-modsecurity-crs",
+    "enable-rewrite-log",
+    "force-ssl-redirect",
+    "from-to-www-redirect",
+    "http2-push-preload",
+    "opentelemetry-trust-incoming-span",
+    "opentracing-trust-incoming-span",
+    "preserve-trailing-slash",
+    "service-upstream",
+    "session-cookie-change-on-failure",
+    "session-cookie-conditional-samesite-none",
+    "session-cookie-secure",
+    "ssl-passthrough",
+    "ssl-prefer-server-ciphers",
+    "ssl-redirect",
+    "use-port-in-redirects",
+    "use-regex",
+];
 
 /// An object of a namespace.
 pub(super) type Name = (String, String);
@@ -109,6 +147,10 @@ impl World {
             let both = twice.get(&name_of(manifest));
             let read = if both.is_some() {
                 Err("it is in the input twice, and not the same: remove one of them".to_owned())
+            } else if class.is_empty() && !controllers.is_empty() {
+                Err("it has no class, no IngressClass of the input is the default, and ingress-nginx serves it with \
+                     --watch-ingress-without-class alone: give it the class, or leave it out"
+                    .to_owned())
             } else if unknown {
                 Err(format!(
                     "its class {class} is not in the input, and may be another controller's: give the \
@@ -133,9 +175,30 @@ impl World {
         self.objects.get(&(kind, (namespace.to_owned(), name.to_owned())))
     }
 
+    /// The names that a Secret's certificate is for, none if it cannot be read; `None` if the Secret
+    /// is not given.
+    pub(super) fn certificate_names(&self, namespace: &str, secret: &str) -> Option<Vec<String>> {
+        let secret = self.object("Secret", namespace, secret)?;
+        let Ok(mut secret) = serde_json::from_value::<Secret>(secret.clone()) else {
+            return Some(Vec::new());
+        };
+        let plain = secret.string_data.take().unwrap_or_default().into_iter();
+        let plain = plain.map(|(name, text)| (name, ByteString(text.into_bytes())));
+        secret.data.get_or_insert_default().extend(plain);
+        let certificate = portcullis_gateway::read_certificate(&secret);
+        let names = certificate.map(|it| it.names.iter().map(ToString::to_string).collect());
+        Some(names.unwrap_or_default())
+    }
+
     /// The number of a Service's port, and its name if it has one.
     pub(super) fn port(&self, namespace: &str, backend: &Backend) -> Result<(u16, Option<String>), String> {
         let service = self.object("Service", namespace, &backend.service);
+        if service.and_then(|it| text(it, "/spec/type")).is_some_and(|it| it == "ExternalName") {
+            let service = &backend.service;
+            return Err(format!(
+                "Service {namespace}/{service} is of type ExternalName: write an XBackend, and route to that"
+            ));
+        }
         let number = |value: &Value| value.as_u64().and_then(|port| u16::try_from(port).ok());
         let field = if backend.port.is_string() { "name" } else { "port" };
         let ports = service.and_then(|it| it.pointer("/spec/ports")).and_then(Value::as_array);
@@ -194,7 +257,8 @@ impl Ingress {
         if default_backend.is_none() && rules.iter().all(|(_, paths)| paths.is_empty()) {
             return Err("neither paths nor a default backend can be read of its spec".to_owned());
         }
-        let annotations = shape::annotations(manifest)?;
+        let mut annotations = shape::annotations(manifest)?;
+        annotations.iter_mut().for_each(|(name, value)| read_switch(name, value));
         let created = shape::text(manifest, "/metadata/creationTimestamp")?.unwrap_or_default();
         Ok(Self { namespace, name, created, annotations, default_backend, rules, tls })
     }
@@ -268,6 +332,17 @@ fn class(manifest: &Value) -> Option<String> {
 fn host(text: String) -> Result<String, String> {
     let text = text.to_ascii_lowercase();
     if text.is_empty() || shape::is_host(&text) { Ok(text) } else { Err(format!("{text:?} is no host")) }
+}
+
+/// Writes the value of a switch as `true` or `false`.
+fn read_switch(annotation: &str, value: &mut String) {
+    if annotation.strip_prefix(PREFIX).is_some_and(|name| SWITCHES.contains(&name)) {
+        match value.trim() {
+            "1" | "t" | "T" | "TRUE" | "True" => "true".clone_into(value),
+            "0" | "f" | "F" | "FALSE" | "False" => "false".clone_into(value),
+            _ => {}
+        }
+    }
 }
 
 /// The hosts of an Ingress that has a fault.

@@ -1,6 +1,7 @@
 //! Paths as ingress-nginx matches them, as matches of HTTPRoutes, and what `rewrite-target` makes
 //! of them.
 
+use std::cmp::{Ordering, Reverse};
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
@@ -16,6 +17,12 @@ pub(super) enum Style {
     /// nginx' own expressions, in any case.
     Expressions,
 }
+
+/// Characters that requests may have as they are or encoded, which nginx takes for the same.
+const RESERVED: &str = "!$&'()*+,;=:@";
+
+/// An expression that changes nothing but the length.
+const NOTHING: &str = "(?:)";
 
 /// The host that a path is of.
 pub(super) struct Whole<'a> {
@@ -35,8 +42,9 @@ pub(super) fn matches(path: &str, kind: PathKind, whole: &Whole<'_>) -> Vec<Valu
     match (whole.style, kind) {
         (Style::Expressions, _) => {
             let text = path.trim_start_matches('^');
-            let expression =
-                |text: &str| path_match("RegularExpression", &format!("(?i){}.*", from_the_begin(text)));
+            let expression = |text: &str| {
+                path_match("RegularExpression", &format!("(?i){}.*", from_the_begin(&spelled(text))))
+            };
             if kind != PathKind::Prefix || whole.is_expression || whole.beside.len() == 1 {
                 return vec![expression(text)];
             }
@@ -44,18 +52,157 @@ pub(super) fn matches(path: &str, kind: PathKind, whole: &Whole<'_>) -> Vec<Valu
             let below = expression(&format!("{}/", text.trim_end_matches('/')));
             if whole.beside.contains(&PathKind::Exact) { vec![below] } else { vec![below, expression(text)] }
         }
+        (Style::Ordered, PathKind::Exact) if has_two_spellings(path) => {
+            vec![path_match("RegularExpression", &either(&encoded(path)))]
+        }
         (Style::Plain | Style::Ordered, PathKind::Exact) => vec![path_match("Exact", &encoded(path))],
         (Style::Plain, PathKind::Prefix | PathKind::Text) => vec![path_match("PathPrefix", &encoded(path))],
         // Of two that take the same path the longer text wins, and of one text the prefix of
         // segments: what follows the texts is of lengths that keep it so.
         (Style::Ordered, PathKind::Text) if !path.ends_with('/') => {
-            vec![path_match("RegularExpression", &format!("{}(?:.*)?", escaped(&encoded(path))))]
+            vec![path_match("RegularExpression", &format!("{}(?:.*)?", either(&encoded(path))))]
         }
         (Style::Ordered, PathKind::Prefix | PathKind::Text) => {
-            let text = escaped(&encoded(path.trim_end_matches('/')));
+            let text = either(&encoded(path.trim_end_matches('/')));
             vec![path_match("RegularExpression", &format!("{text}(?:/.*)?"))]
         }
     }
+}
+
+impl Style {
+    /// The order in which nginx asks the paths of a host: of expressions as they are written, of
+    /// others by what they take.
+    pub(super) fn order(self, a: (&str, PathKind), b: (&str, PathKind)) -> Ordering {
+        if self == Self::Expressions {
+            return b.0.len().cmp(&a.0.len()).then_with(|| b.0.cmp(a.0));
+        }
+        let rank = |(path, kind): (&str, PathKind)| (Reverse(path.trim_end_matches('/').len()), kind);
+        rank(a).cmp(&rank(b))
+    }
+}
+
+/// Has each of these expressions be longer than those behind it that may take the same: HTTPRoutes
+/// ask the longest first.
+pub(super) fn keep_order<'m>(matches: impl Iterator<Item = &'m mut Value>) {
+    let expressions = matches.filter(|path| path["type"] == "RegularExpression");
+    let mut behind: Vec<(String, usize)> = Vec::new();
+    for path in expressions.collect::<Vec<_>>().into_iter().rev() {
+        let mut text = path["value"].as_str().unwrap_or_default().to_owned();
+        let begin = literal_begin(&text);
+        let may_meet = |(other, _): &&(String, usize)| begin.starts_with(other) || other.starts_with(&begin);
+        let least = behind.iter().filter(may_meet).map(|(_, length)| length + 1).max().unwrap_or(0);
+        while text.len() < least {
+            text += NOTHING;
+        }
+        behind.push((begin, text.len()));
+        path["value"] = json!(text);
+    }
+}
+
+/// The text with which all begins that an expression of [`matches`] takes.
+fn literal_begin(expression: &str) -> String {
+    let text = expression.trim_start_matches("(?i)");
+    let mut begin = String::new();
+    let mut chars = text.chars();
+    while let Some(c) = chars.next() {
+        match c {
+            '\\' => match chars.next() {
+                Some(c) if !c.is_ascii_alphanumeric() => begin.push(c),
+                _ => break,
+            },
+            '?' | '*' | '{' => {
+                begin.pop();
+                break;
+            }
+            '(' | '[' | '.' | '+' | '$' | '^' | '|' => break,
+            c => begin.push(c.to_ascii_lowercase()),
+        }
+    }
+    begin
+}
+
+/// True of a path that requests may spell in two ways.
+pub(super) fn has_two_spellings(path: &str) -> bool {
+    path.contains(|c| RESERVED.contains(c))
+}
+
+/// An expression of this text, in each of its spellings.
+fn either(text: &str) -> String {
+    text.chars().map(|c| if RESERVED.contains(c) { both(c) } else { escaped(&c.to_string()) }).collect()
+}
+
+fn both(c: char) -> String {
+    format!("(?:{}|{})", escaped(&c.to_string()), percent_encoded(c))
+}
+
+/// An expression: the letters of its digits may be large or small.
+fn percent_encoded(c: char) -> String {
+    let digits = format!("{:02X}", u32::from(c));
+    let digit = |c: char| {
+        if c.is_ascii_digit() { c.to_string() } else { format!("[{c}{}]", c.to_ascii_lowercase()) }
+    };
+    format!("%{}", digits.chars().map(digit).collect::<String>())
+}
+
+/// An expression of nginx, which asks decoded paths: it takes their other spelling, too.
+fn spelled(pattern: &str) -> String {
+    let mut text = String::new();
+    let mut chars = pattern.chars().peekable();
+    while let Some(c) = chars.next() {
+        match c {
+            '\\' => match chars.next() {
+                Some(c) if RESERVED.contains(c) => text += &both(c),
+                other => text.extend(std::iter::once('\\').chain(other)),
+            },
+            '[' => text += &spelled_class(&mut chars),
+            // Of a group, what says of which kind it is; of a repetition, how often.
+            '(' if chars.peek() == Some(&'?') => {
+                text.push('(');
+                text += &through(&mut chars, ":)=!>");
+            }
+            '{' => {
+                text.push('{');
+                text += &through(&mut chars, "}");
+            }
+            '(' | ')' | '*' | '+' | '$' => text.push(c),
+            c if RESERVED.contains(c) => text += &both(c),
+            c => text.push(c),
+        }
+    }
+    text
+}
+
+/// The characters up to one of these, and that.
+fn through(chars: &mut impl Iterator<Item = char>, ends: &str) -> String {
+    let mut text = String::new();
+    for c in chars {
+        text.push(c);
+        if ends.contains(c) {
+            break;
+        }
+    }
+    text
+}
+
+/// A class behind its bracket. One of characters that are not to be there has no other spelling of
+/// them.
+fn spelled_class(chars: &mut impl Iterator<Item = char>) -> String {
+    let (mut class, mut others) = (String::from("["), Vec::new());
+    while let Some(c) = chars.next() {
+        class.push(c);
+        match c {
+            '\\' => {
+                class.extend(chars.next().inspect(|c| others.extend(RESERVED.contains(*c).then_some(*c))))
+            }
+            ']' if class.len() > 2 && class != "[^]" => break,
+            c => others.extend(RESERVED.contains(c).then_some(c)),
+        }
+    }
+    if class.starts_with("[^") || others.is_empty() {
+        return class;
+    }
+    let others: String = others.iter().map(|c| format!("|{}", percent_encoded(*c))).collect();
+    format!("(?:{class}{others})")
 }
 
 /// True of an expression that requests, which have such characters encoded, would never meet.
@@ -125,7 +272,7 @@ pub(super) fn rewrite(path: &str, target: &str) -> Result<Value, String> {
     let path = path.trim_start_matches('^');
     let complete = ["(.*)", ".*", "$"].iter().any(|end| path.ends_with(end));
     let complete = complete && alternatives(path).len() == 1;
-    let pattern = format!("(?i){}{}", from_the_begin(path), if complete { "" } else { ".*" });
+    let pattern = format!("(?i){}{}", from_the_begin(&spelled(path)), if complete { "" } else { ".*" });
     Ok(json!({"pattern": pattern, "substitution": substitution(target, groups(path))?}))
 }
 
@@ -180,6 +327,30 @@ mod tests {
         assert!(of("/a", "/$host").is_err());
         assert!(of("/a", "/b?c=$1").is_err());
         assert_eq!(groups(r"/\((a)(?:b)[(](c)"), 2);
+    }
+
+    #[test]
+    fn expressions_take_the_other_spelling_of_reserved_characters() {
+        for (pattern, expected) in [
+            ("/api/v1:(batch|all)", "/api/v1(?::|%3[Aa])(batch|all)"),
+            (r"/c\+\+/(?:x|y)+", r"/c(?:\+|%2[Bb])(?:\+|%2[Bb])/(?:x|y)+"),
+            ("/a{1,3}/[^:]/[ab:]", "/a{1,3}/[^:]/(?:[ab:]|%3[Aa])"),
+            (r"/(?P<n>@)\d", r"/(?P<n>(?:@|%40))\d"),
+            ("/a/(.*)$", "/a/(.*)$"),
+        ] {
+            assert_eq!(spelled(pattern), expected);
+        }
+    }
+
+    #[test]
+    fn what_nginx_asks_first_is_longer() {
+        let kept = |all: &[&str]| {
+            let mut all: Vec<_> = all.iter().map(|text| path_match("RegularExpression", text)).collect();
+            keep_order(all.iter_mut());
+            all.iter().map(|path| path["value"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(kept(&["(?i)/admin/.", "(?i)/[a-z]+/.*"]), ["(?i)/admin/.(?:)", "(?i)/[a-z]+/.*"]);
+        assert_eq!(kept(&["(?i)/a/.*", "(?i)/bcd/.*"]), ["(?i)/a/.*", "(?i)/bcd/.*"], "they never meet");
     }
 
     fn of(path: &str, kind: PathKind, style: Style) -> Vec<Value> {

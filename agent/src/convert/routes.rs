@@ -40,6 +40,8 @@ pub(super) struct Routes<'a> {
     /// BackendPolicies by target, with the Ingress that wrote each.
     pub backends: BTreeMap<Target, (usize, Value)>,
     pub backend_tls: BTreeMap<Target, (usize, Value)>,
+    /// Those for which an Ingress has no BackendPolicy, with the first such Ingress.
+    pub plain: BTreeMap<Target, usize>,
     /// Namespace of a Service, namespace that refers to it, and the Service.
     pub grants: BTreeSet<(String, String, String)>,
     /// Hosts all of whose requests are redirected already.
@@ -433,7 +435,9 @@ impl Routes<'_> {
                 let mut spec = terms.backend.clone();
                 spec.extend(fields.map(|index| self.terms[index].backend.clone()).unwrap_or_default());
                 let Some(target) = self.target(ingress, backend) else { continue };
-                if !spec.is_empty() {
+                if spec.is_empty() {
+                    self.plain.entry(target.clone()).or_insert(index);
+                } else {
                     let first = self.backends.entry(target.clone()).or_insert_with(|| (index, json!(spec)));
                     let of = self.world.ingresses[first.0].key();
                     tell_of_conflict((&of, &first.1), ingress, &json!(spec), &backend.service, self.report);
@@ -463,8 +467,18 @@ impl Routes<'_> {
         Some((ingress.namespace.clone(), backend.service.clone(), name))
     }
 
+    /// Of a Service that another Ingress has no wish for.
+    fn tell_of_shared_services(&mut self) {
+        for (target, (index, _)) in &self.backends {
+            let Some(other) = self.plain.get(target).filter(|other| *other != index) else { continue };
+            let (of, ingress) = (self.world.ingresses[*index].key(), &self.world.ingresses[*other]);
+            tell_of_conflict((&of, &Value::Null), ingress, &json!({}), &target.1, self.report);
+        }
+    }
+
     /// Policies of Services, which several Ingresses may share.
     pub(super) fn service_policies(&mut self) {
+        self.tell_of_shared_services();
         let kinds = [
             ("portcullis.dev/v1alpha1", "BackendPolicy", std::mem::take(&mut self.backends)),
             ("gateway.networking.k8s.io/v1", "BackendTLSPolicy", std::mem::take(&mut self.backend_tls)),

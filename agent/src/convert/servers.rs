@@ -87,6 +87,11 @@ impl Server {
         if self.is_regex(world) {
             return Style::Expressions;
         }
+        // What requests may spell in two ways takes an expression.
+        let protects_any = self.locations.iter().any(|it| protects(&world.ingresses[it.ingress]));
+        if protects_any && self.locations.iter().any(|it| paths::has_two_spellings(&it.path)) {
+            return Style::Ordered;
+        }
         let of_prefixes = self.locations.iter().filter(|it| it.kind == PathKind::Prefix);
         let prefixes: BTreeSet<_> = of_prefixes.map(|it| it.path.trim_end_matches('/')).collect();
         let goes_on = |it: &&Location| it.kind == PathKind::Text && !it.path.ends_with('/');
@@ -97,8 +102,23 @@ impl Server {
         if is_ordered { Style::Ordered } else { Style::Plain }
     }
 
+    /// Leaves a path of a kind to the first that has it. As in ingress-nginx, the others are none:
+    /// they do not even have the host's paths be expressions.
+    fn leave_to_first(&mut self, host: &str, world: &World, report: &mut Vec<Difference>) {
+        let mut owners = BTreeMap::<(String, PathKind), usize>::new();
+        self.locations.retain(|location| {
+            let first = *owners.entry((location.path.clone(), location.kind)).or_insert(location.ingress);
+            let is_first = first == location.ingress;
+            if !is_first {
+                report.push(taken(world, location, host, first, "has it; not written"));
+            }
+            is_first
+        });
+    }
+
     /// Gives each path its matches, and each match to the first path that wants it.
     fn settle(&mut self, host: &str, world: &World, report: &mut Vec<Difference>) {
+        self.leave_to_first(host, world, report);
         let style = self.style(world);
         let unmet = |it: &&Location| style == Style::Expressions && paths::is_encoded_in_requests(&it.path);
         if let Some(location) = self.locations.iter().find(unmet) {
@@ -112,7 +132,7 @@ impl Server {
             let path = location.path.trim_end_matches('/').to_owned();
             kinds.entry(path).or_default().insert(location.kind);
         }
-        let mut taken = BTreeMap::<(String, String), usize>::new();
+        let mut owners = BTreeMap::<(String, String), usize>::new();
         let mut settled = Vec::new();
         for mut location in std::mem::take(&mut self.locations) {
             let beside = &kinds[location.path.trim_end_matches('/')];
@@ -120,32 +140,35 @@ impl Server {
             let whole = paths::Whole { style, is_expression: expects, beside };
             let mut first = None;
             for path in paths::matches(&location.path, location.kind, &whole) {
-                match taken.get(&key(&path, style)) {
+                match owners.get(&key(&path, style)) {
                     Some(owner) => first = Some(*owner),
                     None => location.matches.push(path),
                 }
             }
             let own = location.matches.iter().map(|path| (key(path, style), location.ingress));
-            taken.extend(own);
-            let ingress = &world.ingresses[location.ingress];
-            let subject = format!("{host}{}", location.path);
+            owners.extend(own);
             match first {
                 Some(first) if location.matches.is_empty() => {
-                    let text =
-                        format!("{} comes first and has it; not written", world.ingresses[first].key());
-                    report.push(Difference::new(&ingress.key(), &subject, Outcome::Differs, text));
+                    report.push(taken(world, &location, host, first, "has it; not written"));
                     continue;
                 }
-                Some(first) => {
-                    let text = format!("{} comes first and has a part of it", world.ingresses[first].key());
-                    report.push(Difference::new(&ingress.key(), &subject, Outcome::Differs, text));
-                }
+                Some(first) => report.push(taken(world, &location, host, first, "has a part of it")),
                 None => {}
             }
             settled.push(location);
         }
         self.locations = settled;
+        let mut order: Vec<_> = self.locations.iter_mut().collect();
+        order.sort_by(|a, b| style.order((&a.path, a.kind), (&b.path, b.kind)));
+        paths::keep_order(order.into_iter().flat_map(|it| &mut it.matches));
     }
+}
+
+/// A path of which another Ingress has a part, or all.
+fn taken(world: &World, location: &Location, host: &str, first: usize, part: &str) -> Difference {
+    let text = format!("{} comes first and {part}", world.ingresses[first].key());
+    let subject = format!("{host}{}", location.path);
+    Difference::new(&world.ingresses[location.ingress].key(), &subject, Outcome::Differs, text)
 }
 
 /// Equal for matches that take the same paths.
@@ -177,7 +200,7 @@ pub(super) fn servers(world: &World, closed: &BTreeSet<usize>, report: &mut Vec<
     }
     for (index, ingress) in all().filter(|(_, ingress)| !ingress.is_canary()) {
         rest(&mut servers, index, ingress, closed);
-        certificates(&mut servers, index, ingress);
+        certificates(&mut servers, index, world, report);
     }
     for (index, ingress) in all().filter(|(_, ingress)| ingress.is_canary()) {
         canaries(&mut servers, index, ingress, world, report);
@@ -276,7 +299,10 @@ fn rest(servers: &mut Servers, index: usize, ingress: &Ingress, closed: &BTreeSe
     }
 }
 
-fn certificates(servers: &mut Servers, index: usize, ingress: &Ingress) {
+/// As in ingress-nginx, a host has the Secret that `spec.tls` names for it, or else one whose
+/// certificate is for it.
+fn certificates(servers: &mut Servers, index: usize, world: &World, report: &mut Vec<Difference>) {
+    let ingress = &world.ingresses[index];
     for (host, _) in &ingress.rules {
         let Some(server) = servers.get_mut(host) else { continue };
         let named = |name: &String| name == host || covers(name, host);
@@ -285,8 +311,19 @@ fn certificates(servers: &mut Servers, index: usize, ingress: &Ingress) {
             Some(Some(secret)) if server.certificate.is_none() => {
                 server.certificate = Some((index, secret.clone()));
             }
+            Some(Some(_)) => {}
             Some(None) => server.lacks_certificate = true,
-            _ => {}
+            None if server.certificate.is_none() => match by_names(world, ingress, host) {
+                Ok(secret) => server.certificate = secret.map(|secret| (index, secret)),
+                Err(secret) => {
+                    let text = format!(
+                        "{host} is none of its hosts, and has TLS if the certificate in Secret {secret}, which is not in \
+                         the input, is for it: name the host in spec.tls, or give the Secret"
+                    );
+                    report.push(Difference::new(&ingress.key(), "spec.tls", Outcome::Unprotected, text));
+                }
+            },
+            None => {}
         }
         let asks =
             ingress.get("auth-tls-secret").is_some() && ingress.get("auth-tls-verify-client") != Some("off");
@@ -294,6 +331,24 @@ fn certificates(servers: &mut Servers, index: usize, ingress: &Ingress) {
             server.client_certificates = Some(index);
         }
     }
+}
+
+/// The Secret of an Ingress whose certificate is for this host.
+///
+/// # Errors
+/// None is, but this one is not given.
+fn by_names(world: &World, ingress: &Ingress, host: &str) -> Result<Option<String>, String> {
+    let mut unknown = None;
+    for secret in ingress.tls.iter().filter_map(|tls| tls.secret.as_ref()) {
+        match world.certificate_names(&ingress.namespace, secret) {
+            Some(names) if names.iter().any(|name| name == host || covers(name, host)) => {
+                return Ok(Some(secret.clone()));
+            }
+            Some(_) => {}
+            None => unknown = Some(secret.clone()),
+        }
+    }
+    unknown.map_or(Ok(None), Err)
 }
 
 fn covers(wildcard: &str, host: &str) -> bool {
@@ -313,7 +368,7 @@ fn canaries(
             let Some(backend) = &path.backend else { continue };
             let locations = servers.get_mut(host).into_iter().flat_map(|server| &mut server.locations);
             let mut beside = locations.filter(|location| {
-                location.path == path.path
+                (&location.path, location.kind) == (&path.path, path.kind)
                     && location.canary.is_none()
                     && world.ingresses[location.ingress].namespace == ingress.namespace
             });

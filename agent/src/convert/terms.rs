@@ -64,7 +64,9 @@ impl<'a> Reading<'a> {
     }
 
     fn by_table(&mut self) {
-        for (name, value) in &self.ingress.annotations {
+        // Most of a canary's are without effect.
+        let own = self.ingress.annotations.iter().filter(|_| !self.ingress.is_canary());
+        for (name, value) in own {
             let Some(annotation) = name.strip_prefix(PREFIX) else { continue };
             // A switch that is off asks for nothing.
             if value == "false" || value.trim().is_empty() {

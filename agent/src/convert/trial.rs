@@ -15,6 +15,11 @@ use crate::findings::findings;
 /// Characters of a reason: a route of many rules has it many times.
 const LONGEST: usize = 300;
 
+/// Reasons of objects that are no better with all that they refer to, but for those whose message
+/// has these words.
+const INVALID: [&str; 2] = ["Invalid", "UnsupportedValue"];
+const MISSING: &str = " does not exist";
+
 #[derive(Clone, Debug)]
 pub(super) struct Fault {
     /// The one that it was written for.
@@ -40,10 +45,17 @@ pub(super) fn faults(written: &[Written]) -> Vec<Fault> {
         let is_route = object.starts_with("HTTPRoute ") || object.starts_with("TLSRoute ");
         let is_fault = match finding.state.as_str() {
             "Refused" | "DefinedTwice" => true,
-            state => is_route && state.contains("Accepted=False"),
+            // One rule may be dropped alone.
+            state if is_route => state.contains("Accepted=False") || state.contains("PartiallyInvalid=True"),
+            state => {
+                let is_invalid = INVALID.iter().any(|reason| state == format!("Accepted=False/{reason}"));
+                is_invalid && !finding.message.contains(MISSING)
+            }
         };
         let ingress = owners.get(&object).copied().flatten();
-        let reason = finding.message.chars().take(LONGEST).collect();
+        // In front of it are references that are not in the input.
+        let dropped = finding.message.find("Dropped Rule").unwrap_or(0);
+        let reason = finding.message[dropped..].chars().take(LONGEST).collect();
         is_fault.then_some(Fault { ingress, object, reason })
     });
     faults.collect()

@@ -238,3 +238,81 @@ fn an_ingress_that_is_there_twice_is_closed() {
     assert!(both.1.contains("in the input twice") && both.2 == Some(1), "{both:?}");
     assert_eq!(of(&[open.clone(), open.clone()]).2, of(&[open]).2);
 }
+
+/// Each is protected there, beside an application that is open: nginx decodes paths, asks the
+/// longest text first, of equal ones the greater, and reads switches as Go does.
+#[test]
+fn what_nginx_would_protect_is_protected() {
+    let (yes, regex) = (("use-regex", "True"), ("use-regex", "true"));
+    let denied = ("denylist-source-range", "0.0.0.0/0");
+    let of = |name: &str, path: &str, kind: &str, annotations: &[(&str, &str)]| {
+        ingress("shop", name, &format!("{}.example.com", &name[1..]), (path, kind), annotations)
+    };
+    let objects = [
+        of("aspelled", "/", "Prefix", &[]),
+        of("bspelled", "/v1:admin", "Prefix", &[denied]),
+        of("cspelled", "/@me", "Exact", &[denied]),
+        of("aexpression", "/", "Prefix", &[]),
+        of("bexpression", "/c\\+/(x|y)", "ImplementationSpecific", &[denied, yes]),
+        of("aequal", "/[a-z]+/", "ImplementationSpecific", &[regex]),
+        of("bequal", "/admin/.", "ImplementationSpecific", &[denied, regex]),
+        of("aalternative", "/static|/assets", "ImplementationSpecific", &[regex]),
+        of("balternative", "/static/private/", "ImplementationSpecific", &[denied, regex]),
+        of("alost", "/a/b", "Exact", &[]),
+        of("blost", "/a", "Prefix", &[denied]),
+        of("clost", "/a", "Prefix", &[regex]),
+    ];
+    let services = [("shop", "aspelled"), ("shop", "aexpression"), ("shop", "aequal")];
+    let services = services.map(|(namespace, name)| service(namespace, name));
+    let input = documents(&[&objects[..], &services].concat());
+    let agent = serve_input(&input, &[]);
+    for (host, paths) in [
+        ("spelled", &["/v1:admin", "/v1%3Aadmin/a", "/v1%3aadmin", "/@me", "/%40me"][..]),
+        ("expression", &["/c+/x", "/c%2B/y/a", "/C%2b/x"]),
+        ("equal", &["/admin/x"]),
+        ("alternative", &["/static/private/key"]),
+        ("lost", &["/a/b/c", "/a"]),
+    ] {
+        for path in paths {
+            let answer = get(&agent, &format!("{host}.example.com"), path, "");
+            assert!(answer.starts_with("http/1.1 403 "), "{host}{path}: {answer}");
+        }
+    }
+}
+
+/// A rule that is dropped alone would leave its paths to another Ingress.
+#[test]
+fn a_rule_of_several_that_is_not_taken_closes_its_host() {
+    let open = ingress("shop", "app", "app.example.com", ("/", "Prefix"), &[]);
+    let regex = [("use-regex", "true"), ("denylist-source-range", "0.0.0.0/0")];
+    let mut staff = ingress(
+        "shop",
+        "staff",
+        "app.example.com",
+        ("/admin/(?!public).*", "ImplementationSpecific"),
+        &regex,
+    );
+    let mut other = staff["spec"]["rules"][0]["http"]["paths"][0].clone();
+    other["path"] = json!("/reports/.*");
+    staff["spec"]["rules"][0]["http"]["paths"].as_array_mut().unwrap().push(other);
+    let converted = portcullis(&["convert", "-"], &documents(&[open, staff]));
+    let told = text(&converted.stderr);
+    assert!(told.lines().any(|line| line.contains("CLOSED") && line.contains("look-around")), "{told}");
+    assert!(!text(&converted.stdout).contains("backendRefs"), "{}", text(&converted.stdout));
+}
+
+/// Without the Secret nothing says that the certificate is for the other host, too.
+#[test]
+fn a_host_that_a_certificate_may_be_for_is_told_of() {
+    let redirected = [("ssl-redirect", "true")];
+    let mut object = ingress("shop", "app", "b.example.com", ("/", "Prefix"), &redirected);
+    object["spec"]["tls"] = json!([{"hosts": ["example.com"], "secretName": "wild"}]);
+    let told = text(&portcullis(&["convert", "-"], &documents(&[object.clone()])).stderr);
+    assert!(told.lines().any(|line| line.contains("UNPROTECTED") && line.contains("Secret wild")), "{told}");
+    let certificate = rcgen::generate_simple_self_signed(vec!["*.example.com".to_owned()]).unwrap();
+    let data = json!({"tls.crt": certificate.cert.pem(), "tls.key": certificate.signing_key.serialize_pem()});
+    let metadata = json!({"name": "wild", "namespace": "shop"});
+    let secret = json!({"apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls", "metadata": metadata, "stringData": data});
+    let written = text(&portcullis(&["convert", "-"], &documents(&[object, secret])).stdout);
+    assert!(written.contains("hostname: b.example.com") && written.contains("name: wild"), "{written}");
+}

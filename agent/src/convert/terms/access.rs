@@ -100,15 +100,16 @@ impl Reading<'_> {
         self.terms.traffic.insert("basic".to_owned(), basic);
         self.became("auth-type", "TrafficPolicy basic");
         self.parts(&["auth-secret-type"], "TrafficPolicy basic.secretRef, key auth");
-        match self.other_forms(secret) {
-            Some(0) => self.became("auth-secret", "TrafficPolicy basic.secretRef, key auth"),
-            Some(count) => self.close("auth-secret", format!("{count} users of Secret {secret} are in a form that is not read: make them by htpasswd -B")),
+        match self.users(secret).map(|users| users.as_deref().map(other_forms)) {
+            Some(Some(0)) => self.became("auth-secret", "TrafficPolicy basic.secretRef, key auth"),
+            Some(None) => self.close("auth-secret", format!("Secret {secret} has no key auth: write its users there, by htpasswd -B")),
+            Some(Some(count)) => self.close("auth-secret", format!("{count} users of Secret {secret} are in a form that is not read: make them by htpasswd -B")),
             None => self.differs("auth-secret", format!("Secret {secret} is not given: its users have to be of htpasswd -B (or {{SHA}}), others close the policy")),
         }
     }
 
-    /// Users whose passwords are neither bcrypt nor SHA, if the Secret is in the input.
-    fn other_forms(&self, secret: &str) -> Option<usize> {
+    /// The file of users in a Secret that is in the input, if it has one.
+    fn users(&self, secret: &str) -> Option<Option<String>> {
         use base64::Engine as _;
         let secret = self.world.object("Secret", &self.ingress.namespace, secret)?;
         let plain = secret.pointer("/stringData/auth").and_then(Value::as_str).map(str::to_owned);
@@ -118,12 +119,7 @@ impl Reading<'_> {
                 .ok()?;
             String::from_utf8(bytes).ok()
         };
-        let file = plain.or_else(encoded).unwrap_or_default();
-        let is_read = |line: &&str| {
-            let hash = line.split_once(':').map_or("", |(_, hash)| hash);
-            ["$2y$", "$2a$", "$2b$", "{SHA}"].iter().any(|form| hash.starts_with(form))
-        };
-        Some(file.lines().filter(|line| !line.trim().is_empty()).filter(|line| !is_read(line)).count())
+        Some(plain.or_else(encoded))
     }
 
     fn limits(&mut self) {
@@ -240,4 +236,13 @@ fn is_range(text: &str) -> bool {
     let Ok(address) = address.parse::<IpAddr>() else { return false };
     let longest = if address.is_ipv4() { 32 } else { 128 };
     prefix.is_none_or(|prefix| prefix.parse::<u8>().is_ok_and(|prefix| prefix <= longest))
+}
+
+/// Users whose passwords are neither bcrypt nor SHA.
+fn other_forms(file: &str) -> usize {
+    let is_read = |line: &&str| {
+        let hash = line.split_once(':').map_or("", |(_, hash)| hash);
+        ["$2y$", "$2a$", "$2b$", "{SHA}"].iter().any(|form| hash.starts_with(form))
+    };
+    file.lines().filter(|line| !line.trim().is_empty()).filter(|line| !is_read(line)).count()
 }

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::super::ingress::{Backend, PathKind};
 use super::super::servers::Location;
-use super::{Reading, list};
+use super::{Outcome, Reading, list};
 
 const OAUTH2_PROXY: &str = "/oauth2/auth";
 /// Fields of oauth2-proxy's answers.
@@ -62,9 +62,10 @@ impl Reading<'_> {
             );
         }
         if is_oauth2_proxy {
-            self.differs("auth-url", format!("TrafficPolicy externalAuth of {service}: start oauth2-proxy with --upstream=static://200 --reverse-proxy --ping-path=/oauth2/ping --ready-path=/oauth2/ready, it is asked for the request's own path (docs/external-auth.md)"));
+            self.differs("auth-url", format!("TrafficPolicy externalAuth of {service}: start oauth2-proxy with --upstream=static://200 --reverse-proxy --ping-path=/oauth2/ping --ready-path=/oauth2/ready, it is asked for the request's own path (docs/external-auth.md), and gets the fields Cookie and Accept"));
+            self.tell_of_own_paths();
         } else {
-            self.differs("auth-url", format!("TrafficPolicy externalAuth of {service}: it is asked for {path} followed by the request's path, and only 200 lets pass"));
+            self.differs("auth-url", format!("TrafficPolicy externalAuth of {service}: it is asked for {path} followed by the request's path, gets the fields Cookie and Accept, neither X-Original-URL nor X-Original-Method, and only 200 lets pass"));
         }
         if self.get("auth-response-headers").is_some() {
             self.became("auth-response-headers", "allowedResponseHeaders; a client's own are removed");
@@ -76,6 +77,24 @@ impl Reading<'_> {
                 "the auth service has to answer with the redirect to its sign-in"
             };
             self.differs("auth-signin", text);
+        }
+    }
+
+    /// Of some paths oauth2-proxy answers 200 to all, which would let requests of them pass.
+    fn tell_of_own_paths(&mut self) {
+        let own = |host: &&String| {
+            let server = self.servers.get(*host);
+            server.is_some_and(|it| it.locations.iter().any(|it| it.path.starts_with("/oauth2")))
+        };
+        let hosts = self.ingress.rules.iter().map(|(host, _)| host);
+        let open: Vec<_> = hosts.filter(|host| !own(host)).map(String::as_str).collect();
+        if !open.is_empty() {
+            let text = format!(
+                "oauth2-proxy itself answers 200 for /oauth2/sign_in and /robots.txt, so that these reach the \
+                 application of {}: give them to oauth2-proxy by an Ingress of the host",
+                open.join(", ")
+            );
+            self.say("auth-url", Outcome::Unprotected, &text);
         }
     }
 

@@ -62,7 +62,7 @@ impl Reading<'_> {
                 self.differs("proxy-ssl-secret", format!("a BackendTLSPolicy has authorities of its own namespace: copy ca.crt of {of}/{secret}"));
                 self.differs(annotation, "BackendTLSPolicy with ConfigMap SERVICE-ca: put ca.crt of its authority there; until then the answer is 500");
             }
-            None => self.differs(annotation, "BackendTLSPolicy with ConfigMap SERVICE-ca: certificates are always verified; put ca.crt of the backend's authority there, until then the answer is 500"),
+            None => self.differs(annotation, "BackendTLSPolicy with ConfigMap SERVICE-ca: certificates are always verified; put ca.crt of the backend's authority there, until then the answer is 500. They have to be for SERVICE.NAMESPACE.svc, or what proxy-ssl-name says"),
         }
         match self.get("proxy-ssl-verify") {
             None => {}

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::super::shape::is_host;
 use super::super::snippet::Fields;
-use super::{Reading, list};
+use super::{Outcome, Reading, list};
 
 const METHODS: &str = "GET, PUT, POST, DELETE, PATCH, OPTIONS";
 const HEADERS: &str = "DNT,Keep-Alive,User-Agent,X-Requested-With,If-Modified-Since,Cache-Control,Content-Type,Range,Authorization";
@@ -165,6 +165,10 @@ impl Reading<'_> {
         ];
         for (annotation, of_code, default) in of {
             let Some(url) = self.get(annotation) else { continue };
+            if self.terms.redirect.is_some() {
+                self.say(annotation, Outcome::NotNeeded, "temporal-redirect comes first, as before");
+                continue;
+            }
             let code = self.get(of_code).and_then(|it| it.parse::<u16>().ok());
             let code = code.filter(|it| [301, 302, 303, 307, 308].contains(it));
             match redirect(url, code.unwrap_or(default)) {
