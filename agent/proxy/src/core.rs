@@ -10,6 +10,7 @@ pub(crate) mod durations;
 pub(crate) mod ending;
 pub(crate) mod head;
 pub(crate) mod histogram;
+pub(crate) mod log_budget;
 pub(crate) mod log_limit;
 pub(crate) mod memory;
 pub(crate) mod moment;

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use portcullis_model::{AllUnhealthy, Backend, BackendName, OutlierDetection, Resilience};
 
+use crate::core::log_budget::{LogBudget, Turn};
 use crate::core::stats::BackendStats;
 use crate::upstream::health::budget::{Budget, SharedBudgets};
 use crate::upstream::health::endpoint::{EndpointHealth, Failure};
@@ -44,6 +45,7 @@ pub(crate) struct BackendHealth {
     ejections: AtomicU64,
     passed_checks: AtomicU64,
     failed_checks: AtomicU64,
+    lines: LogBudget,
 }
 
 #[derive(Debug)]
@@ -105,6 +107,7 @@ impl BackendHealth {
             ejections: AtomicU64::default(),
             passed_checks: AtomicU64::default(),
             failed_checks: AtomicU64::default(),
+            lines: LogBudget::default(),
         }
     }
 
@@ -176,13 +179,30 @@ impl BackendHealth {
             let time = endpoint.eject(terms);
             self.ejections.fetch_add(1, Relaxed);
             let (backend, address, number) = (&self.name, endpoint.address, terms.consecutive_failures);
-            tracing::warn!(
-                "endpoint {address} of backend {backend} is asked nothing for {time:?}: {number} failures in a row, \
-                 or one after it came back; the last: {why}"
-            );
+            self.tell(|| {
+                tracing::warn!(
+                    "endpoint {address} of backend {backend} is asked nothing for {time:?}: {number} failures in a \
+                     row, or one after it came back; the last: {why}"
+                );
+            });
         }
         // The lock goes before what it may have been that held an endpoint last.
         drop(state);
+    }
+
+    /// Writes a line about an endpoint, unless there were many.
+    fn tell(&self, line: impl FnOnce()) {
+        let turn = self.lines.next(now());
+        if turn != Turn::Over {
+            line();
+        }
+        if turn == Turn::Last {
+            tracing::warn!(
+                "backend {}: what else becomes of its endpoints within this minute is not logged; the metric \
+                 portcullis_endpoint_out has it",
+                self.name
+            );
+        }
     }
 
     fn checked(&self, outcome: &Result<(), String>) {

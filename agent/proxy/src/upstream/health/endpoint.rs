@@ -123,7 +123,8 @@ impl EndpointHealth {
         if self.ejected_until.load(Relaxed) != 0 && self.is_tried.swap(false, Relaxed) {
             self.ejected_until.store(0, Relaxed);
             self.begin_slowly();
-            tracing::info!("endpoint {} of backend {} is back", self.address, self.backend.name);
+            let (address, backend) = (self.address, &self.backend.name);
+            self.backend.tell(|| tracing::info!("endpoint {address} of backend {backend} is back"));
         }
     }
 
@@ -191,14 +192,19 @@ impl EndpointHealth {
     pub(super) fn set_unhealthy(&self, why: &dyn fmt::Display) {
         if !self.fails_checks.swap(true, Relaxed) {
             let (address, backend) = (self.address, &self.backend.name);
-            tracing::warn!("endpoint {address} of backend {backend} is unhealthy: its checks fail: {why}");
+            self.backend.tell(|| {
+                tracing::warn!(
+                    "endpoint {address} of backend {backend} is unhealthy: its checks fail: {why}"
+                );
+            });
         }
     }
 
     pub(super) fn set_healthy(&self) {
         if self.fails_checks.swap(false, Relaxed) {
             self.begin_slowly();
-            tracing::info!("endpoint {} of backend {} is healthy again", self.address, self.backend.name);
+            let (address, backend) = (self.address, &self.backend.name);
+            self.backend.tell(|| tracing::info!("endpoint {address} of backend {backend} is healthy again"));
         }
     }
 
