@@ -8,18 +8,26 @@ use prometheus_client::registry::Registry;
 use super::labels::{BackendLabels, BackendLimitLabels, BackendOutcomeLabels, EndpointLabels};
 use super::{Traffic, gauge};
 
+/// Endpoints with a series of their own, of one backend and of all: tenants have as many as they
+/// like.
+const MOST_OF_BACKEND: usize = 50;
+const MOST: usize = 1000;
+
 pub(super) fn register(registry: &mut Registry, traffic: &Traffic) {
     let out = Family::<EndpointLabels, Gauge>::default();
     let ejections = Family::<BackendLabels, Counter>::default();
     let checks = Family::<BackendOutcomeLabels, Counter>::default();
     let open = Family::<BackendLimitLabels, Gauge>::default();
     let refused = Family::<BackendLimitLabels, Counter>::default();
+    let mut named = 0;
     for (name, traffic) in &traffic.backends {
         let backend = name.to_string();
         ejections.get_or_create(&BackendLabels { backend: backend.clone() }).inc_by(traffic.ejections);
-        for (endpoint, reason) in &traffic.out {
-            let (backend, endpoint) = (backend.clone(), endpoint.to_string());
-            out.get_or_create(&EndpointLabels { backend, endpoint, reason }).set(1);
+        for (at, (endpoint, reason)) in traffic.out.iter().enumerate() {
+            let is_named = at < MOST_OF_BACKEND && named < MOST;
+            named += usize::from(is_named);
+            let endpoint = if is_named { endpoint.to_string() } else { "other".to_owned() };
+            out.get_or_create(&EndpointLabels { backend: backend.clone(), endpoint, reason }).inc();
         }
         for (outcome, count) in &traffic.checks {
             let labels = BackendOutcomeLabels { backend: backend.clone(), outcome };
