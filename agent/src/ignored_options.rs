@@ -12,17 +12,15 @@ pub(crate) fn ignored_options(args: &RunArgs, node: &Node) -> Vec<String> {
     [of_metrics(&args.metrics), of_pods(args), of_names(args, node)].concat()
 }
 
-/// Of a collector whose files pods do not have.
+/// Of a collector that pods do not reach.
 fn of_pods(args: &RunArgs) -> Vec<String> {
-    let files = args.telemetry.files();
-    if files.is_empty() || !args.cluster.has_dedicated_pods() {
-        return Vec::new();
-    }
-    let line = format!(
-        "--otlp-endpoint is without effect for pods of mode Dedicated, which do not have the file of {}: they have no          traces, and log to standard output. Name a collector in the cluster that takes messages without",
-        files.join(" and ")
-    );
-    vec![line]
+    let are_there = args.config_dir.is_none() && args.cluster.has_dedicated_pods();
+    let Some(reason) = args.telemetry.kept_from_pods().filter(|_| are_there) else { return Vec::new() };
+    vec![format!(
+        "--otlp-endpoint is without effect for pods of mode Dedicated, as {reason}: they have no traces, and log to \
+         standard output. Name a collector in the cluster, by the name of a Service, that takes what has no \
+         credentials"
+    )]
 }
 
 /// Of metrics for scrapers that there is no address for.

@@ -1,6 +1,7 @@
 //! The options of `portcullis run` about traces, and about where they and the access log go.
 
 use std::fs;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -115,10 +116,13 @@ impl TelemetryArgs {
         })
     }
 
-    /// Variables by which pods of mode Dedicated send the same to the collector. None of one that
-    /// takes files to be sent to, which those pods do not have.
+    /// Variables by which pods of mode Dedicated send the same to the collector, unless there is a
+    /// reason for which they cannot.
     pub(crate) fn of_pods(&self) -> Vec<(&'static str, String)> {
-        let Some(collector) = self.collector().filter(|_| self.files().is_empty()) else { return Vec::new() };
+        let Some(collector) = self.collector() else { return Vec::new() };
+        if self.kept_from_pods().is_some() {
+            return Vec::new();
+        }
         let parents = self.trace_parents.to_possible_value();
         let mut variables = vec![
             (ENDPOINT, collector.to_string()),
@@ -133,11 +137,16 @@ impl TelemetryArgs {
         variables
     }
 
-    /// Options that name files of this machine for the collector.
-    pub(crate) fn files(&self) -> Vec<&'static str> {
+    /// The reason for which pods do not reach the collector, if there is one of both.
+    pub(crate) fn kept_from_pods(&self) -> Option<String> {
+        let collector = self.collector()?;
         let files = [("--otlp-headers-file", &self.otlp_headers_file), ("--otlp-ca", &self.otlp_ca)];
-        let given = files.into_iter().filter(|(_, file)| self.collector().is_some() && file.is_some());
-        given.map(|(option, _)| option).collect()
+        let given: Vec<_> =
+            files.into_iter().filter(|(_, file)| file.is_some()).map(|(option, _)| option).collect();
+        if !given.is_empty() {
+            return Some(format!("they do not have the file of {}", given.join(" and ")));
+        }
+        is_loopback(collector).then(|| "a loopback address leads a pod to itself".to_owned())
     }
 
     /// `None` if there is no collector. `node` is the name of this one, in a cluster.
@@ -220,6 +229,9 @@ fn endpoint(text: &str) -> Result<Endpoint> {
     if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
         bail!("a password does not belong here: write it into --otlp-headers-file");
     }
+    if uri.host().is_some_and(|host| host.contains(['$', '(', ')'])) {
+        bail!("its host is a variable that has no value here: see that it is set");
+    }
     if has_no_port(&uri) {
         bail!("its port is no number from 1 to 65535: that of OTLP over HTTP is 4318, unless another is set");
     }
@@ -227,6 +239,11 @@ fn endpoint(text: &str) -> Result<Endpoint> {
         bail!("a query is not sent along: write credentials as fields into --otlp-headers-file");
     }
     Ok(Endpoint(Some(uri)))
+}
+
+fn is_loopback(uri: &Uri) -> bool {
+    let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
+    host.parse::<IpAddr>().map_or(host.eq_ignore_ascii_case("localhost"), |address| address.is_loopback())
 }
 
 /// True if there is a colon, and no port behind it.
@@ -285,7 +302,11 @@ mod tests {
     }
 
     fn given(options: &[&str]) -> TelemetryArgs {
-        let options = [&["run", "--otlp-endpoint", "http://127.0.0.1:4318"], options].concat();
+        let mut begin = vec!["run"];
+        if !options.contains(&"--otlp-endpoint") {
+            begin.extend(["--otlp-endpoint", "http://127.0.0.1:4318"]);
+        }
+        let options = [&begin, options].concat();
         Run::try_parse_from(options).ok().unwrap().telemetry
     }
 
@@ -316,10 +337,11 @@ mod tests {
             "--trace-spans",
             "7",
         ];
-        let mut variables = given(&options).of_pods();
+        let collector = ["--otlp-endpoint", "http://collector.example:4318"];
+        let mut variables = given(&[&collector[..], &options].concat()).of_pods();
         variables.sort_unstable();
         let expected = [
-            (ENDPOINT, "http://127.0.0.1:4318/"),
+            (ENDPOINT, "http://collector.example:4318/"),
             ("PORTCULLIS_ACCESS_LOG", "otlp"),
             ("PORTCULLIS_TRACE_PARENTS", "any"),
             ("PORTCULLIS_TRACE_SAMPLING", "0.1"),
@@ -327,9 +349,16 @@ mod tests {
             ("PORTCULLIS_TRACE_SPANS", "7"),
         ];
         assert_eq!(variables, expected.map(|(name, value)| (name, value.to_owned())));
-        let with_files = given(&["--otlp-headers-file", "/fields", "--otlp-ca", "/ca.pem"]);
-        assert_eq!(with_files.of_pods(), []);
-        assert_eq!(with_files.files(), ["--otlp-headers-file", "--otlp-ca"]);
+        let files = ["--otlp-headers-file", "/fields", "--otlp-ca", "/ca.pem"];
+        for (options, reason) in [
+            (&[&collector[..], &files].concat()[..], "the file of --otlp-headers-file and --otlp-ca"),
+            (&["--otlp-endpoint", "http://localhost:4318"], "a loopback address"),
+            (&["--otlp-endpoint", "http://[::1]:4318"], "a loopback address"),
+        ] {
+            assert_eq!(given(options).of_pods(), []);
+            let told = given(options).kept_from_pods().unwrap();
+            assert!(told.contains(reason), "{told}");
+        }
     }
 
     #[test]
@@ -358,6 +387,7 @@ mod tests {
             ("http://127.0.0.1:99999/", false),
             ("http://127.0.0.1:0", false),
             ("http://127.0.0.1:", false),
+            ("http://$(HOST_IP):4318", false),
             ("https://collector.example/otlp?api_key=secret", false),
         ] {
             assert_eq!(endpoint(text).is_ok_and(|it| it.0.is_some()), is_one, "{text}");
