@@ -60,8 +60,10 @@ impl Lines {
 
     fn push(&mut self, line: &str) {
         let kept = &line[..line.floor_char_boundary(LONGEST)];
-        let end = if kept.len() < line.len() { " … (cut)\n" } else { "" };
-        let line = format!("{kept}{end}");
+        let line = match kept.len() < line.len() {
+            true => format!("{kept}{} … (cut)\n", if is_open(kept) { "\"" } else { "" }),
+            false => line.to_owned(),
+        };
         self.bytes += line.len();
         self.lines.push_back(line);
         while self.bytes > MOST {
@@ -70,9 +72,28 @@ impl Lines {
     }
 }
 
+/// True within quotes, which are closed where a line is cut: a report tells values by them.
+fn is_open(text: &str) -> bool {
+    let (mut is_open, mut is_escaped) = (false, false);
+    for c in text.chars() {
+        is_open ^= c == '"' && !is_escaped;
+        is_escaped = c == '\\' && !is_escaped;
+    }
+    is_open
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_quote_is_closed_where_a_line_is_cut() {
+        for (line, end) in [("a \"\"", "aaa … (cut)\n"), ("a \"", "aaa\" … (cut)\n")] {
+            let mut lines = Lines::new();
+            lines.push(&format!("{line}{}", "a".repeat(LONGEST)));
+            assert!(lines.lines[0].ends_with(end), "{lines:?}");
+        }
+    }
 
     #[test]
     fn the_latest_lines_are_kept_within_bounds() {

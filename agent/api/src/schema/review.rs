@@ -334,17 +334,26 @@ fn identity(schema: &Schema, item: &Value) -> Value {
 /// wrote the value, too. Values of fields and parameters are left out, as there are credentials
 /// among them.
 fn excerpt(value: &Value, at: &Path<'_>) -> String {
-    const MAX: usize = 120;
     if at.is_value_of_pair() {
         return LEFT_OUT.to_owned();
     }
     let mut value = value.clone();
     leave_values_out(&mut value);
-    let text = value.to_string();
-    match text.char_indices().nth(MAX) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text,
+    cut(value.to_string())
+}
+
+/// Text in quotes that is cut has its closing quote: what is read next is not part of it.
+fn cut(json: String) -> String {
+    const MAX: usize = 120;
+    let Some((end, _)) = json.char_indices().nth(MAX) else { return json };
+    let (mut is_quoted, mut is_escaped) = (false, false);
+    for c in json[..end].chars() {
+        is_quoted ^= c == '"' && !is_escaped;
+        is_escaped = c == '\\' && !is_escaped;
     }
+    let whole = &json[..end - usize::from(is_escaped)];
+    let quote = if is_quoted { "\"" } else { "" };
+    format!("{whole}{quote}…")
 }
 
 fn leave_values_out(value: &mut Value) {
@@ -407,5 +416,28 @@ impl fmt::Display for Path<'_> {
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.path, self.message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn quotes_of_what_is_cut_are_closed() {
+        let long = |text: &str| text.repeat(100);
+        for (value, end) in [
+            (json!(long("aa")), "aa\"…"),
+            (json!([1, long("ab")]), "ab\"…"),
+            (json!([long("\n")]), "\\n\"…"),
+            (json!(long("\n")), "\\n\"…"),
+            (json!([long("a"), "b", 100_000, 200_000]), "\",\"b\",100000,20000…"),
+            (json!("ab"), "\"ab\""),
+        ] {
+            let text = cut(value.to_string());
+            assert!(text.ends_with(end) && text.chars().count() <= 122, "{text}");
+        }
     }
 }
