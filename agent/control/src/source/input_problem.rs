@@ -1,6 +1,6 @@
 //! Problems of the input, for operators: place, object, what is wrong, and the effect on traffic.
 
-use std::fmt;
+use std::fmt::{self, Write};
 use std::sync::Arc;
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -49,11 +49,32 @@ impl InputProblem {
 /// `shop/routes.yaml:12: HTTPRoute shop/web: <message>; <effect>`
 impl fmt::Display for InputProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.file)?;
+        write!(f, "{}", OneLine(&self.file))?;
         self.line.iter().try_for_each(|line| write!(f, ":{line}"))?;
-        self.object.iter().try_for_each(|object| write!(f, ": {object}"))?;
-        write!(f, ": {}", self.text())
+        self.object.iter().try_for_each(|object| write!(f, ": {}", OneLine(object)))?;
+        write!(f, ": {}", OneLine(&self.text()))
     }
+}
+
+/// Text of tenants, in which what ends a line or has a terminal show another one is an escape, as
+/// answers to operators have it: it could be taken for a line of the log's own.
+pub(crate) struct OneLine<'a>(pub &'a str);
+
+impl fmt::Display for OneLine<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.chars().try_for_each(|c| match is_obeyed(c) {
+            true => write!(f, "{}", c.escape_default()),
+            false => f.write_char(c),
+        })
+    }
+}
+
+/// Control characters, and those that are not seen or turn the direction of text.
+fn is_obeyed(c: char) -> bool {
+    let is_unseen = matches!(c, '\u{ad}' | '\u{200b}'..='\u{200d}' | '\u{2060}'..='\u{2065}' | '\u{feff}');
+    let turns =
+        matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    c.is_control() || is_unseen || turns || matches!(c, '\u{e0000}'..='\u{e007f}')
 }
 
 impl Effect {
@@ -77,6 +98,35 @@ impl fmt::Display for Effect {
             Self::NotServed | Self::ToConvert => f.write_str("; it is not served"),
             Self::Shadowed => f.write_str("; this definition is ignored"),
             Self::Warning => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_problem_is_one_line() {
+        let problem = InputProblem {
+            file: "a\n2026-01-01 ERROR forged\u{1b}[31m.yaml".into(),
+            line: Some(1),
+            object: Some("HTTPRoute shop/\rä".to_owned()),
+            message: "\u{202e}field\n: unknown field".to_owned(),
+            effect: Effect::NotServed,
+        };
+        let line = "a\\n2026-01-01 ERROR forged\\u{1b}[31m.yaml:1: HTTPRoute shop/\\rä: \
+                    \\u{202e}field\\n: unknown field; it is not served";
+        assert_eq!(problem.to_string(), line);
+    }
+
+    #[test]
+    fn the_same_is_escaped_as_in_answers() {
+        for c in char::MIN..=char::MAX {
+            assert_eq!(
+                OneLine(c.encode_utf8(&mut [0; 4])).to_string(),
+                portcullis_inspect::escaped(&c.to_string())
+            );
         }
     }
 }
