@@ -140,6 +140,30 @@ spec:
   - filters:
     - type: URLRewrite
       requestHeaderModifier: {set: [{name: authorization, value: s3cret-of-another-filter}]}
+  - filters:
+    - {type: RequestHeaderModifier, requestHeaderModifier: "authorization: s3cret-as-a-filter"}
+  - filters:
+    - type: RequestHeaderModifier
+      requestHeaderModifier: {set: ["authorization: s3cret-as-a-pair"]}
+  - filters:
+    - type: RequestHeaderModifier
+      requestHeaderModifier: {set: [{name: "authorization: s3cret-as-a-name"}]}
+  - filters:
+    - type: ResponseHeaderModifier
+      responseHeaderModifier: {add: {authorization: s3cret-in-a-map}}
+  - filters:
+    - type: RequestHeaderModifier
+      requestHeaderModifier: {"authorization: s3cret-as-a-field": 1}
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: misspelt, namespace: infra}
+"password: s3cret-as-a-key": 1
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: misspelt-too, namespace: infra}
+stringData: {"password: s3cret-as-an-entry": ""}
 ---
 apiVersion: gateway.networking.k8s.io/v1
 kind: HTTPRoute
@@ -200,6 +224,7 @@ fn nothing_in_a_report_is_secret() {
         ("ready.txt", "200 OK\nok: "),
         ("problems.txt", "HTTPRoute infra/refused"),
         ("problems.txt", "Secret infra/broken"),
+        ("problems.txt", "Secret infra/misspelt: has unknown fields (1)"),
         ("problems.txt", "HTTPRoute infra/refused-values"),
         ("problems.json", "HTTPRoute infra/accepted-values"),
         ("node.json", "datapath"),
@@ -216,8 +241,18 @@ fn nothing_in_a_report_is_secret() {
     }
     // Of what is refused, and of what filters write, nor do those on the machine who may ask it.
     for answer in ["/problems", "/api/v1/problems", "/log"].map(|place| agent.admin(place).unwrap().body) {
-        for secret in ["with-a-blank", "in-a-list", "in-an-object", "of-another-filter"] {
-            assert!(!answer.contains(secret), "{answer}");
+        for secret in [
+            "in-no-list",
+            "with-a-blank",
+            "in-a-list",
+            "in-an-object",
+            "of-another-filter",
+            "as-a-",
+            "as-an-",
+            "in-a-map",
+            "in-no-entry",
+        ] {
+            assert!(!answer.contains(secret), "{secret} in {answer}");
         }
     }
     let secrets = ["s3cret", "mldR1azs8m", "PRIVATE KEY", HMAC_KEY, SESSION_KEY, "czNjcmV0"];

@@ -3,6 +3,9 @@
 use std::fmt::{self, Write};
 use std::sync::Arc;
 
+use portcullis_api::Kind;
+use portcullis_api::admission::Refusal;
+
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct InputProblem {
     pub file: Arc<str>,
@@ -53,6 +56,44 @@ impl fmt::Display for InputProblem {
         self.line.iter().try_for_each(|line| write!(f, ":{line}"))?;
         self.object.iter().try_for_each(|object| write!(f, ": {}", OneLine(object)))?;
         write!(f, ": {}", OneLine(&self.text()))
+    }
+}
+
+/// Messages about fields that an object has and its kind has not. Of a Secret they have their
+/// number: where a blank behind a colon is missing, a value is part of a name.
+pub(crate) fn of_unknown_fields(kind: Kind, fields: &[String]) -> Vec<String> {
+    match (kind, fields.len()) {
+        (_, 0) => Vec::new(),
+        (Kind::Secret, count) => {
+            vec![format!(
+                "has unknown fields ({count}), ignored (a typing error, or no blank behind a colon?)"
+            )]
+        }
+        _ => {
+            fields.iter().map(|field| format!("{field}: unknown field, ignored (a typing error?)")).collect()
+        }
+    }
+}
+
+/// The reasons for a refusal, of a Secret without what is in it.
+pub(crate) fn of_refusal(refusal: &Refusal) -> Vec<String> {
+    let is_secret = refusal.key.as_ref().is_some_and(|key| key.kind == Kind::Secret);
+    let reasons = refusal.reasons.iter();
+    if is_secret {
+        reasons.map(|reason| without_contents(reason)).collect()
+    } else {
+        reasons.cloned().collect()
+    }
+}
+
+fn without_contents(reason: &str) -> String {
+    const QUOTES: [char; 2] = ['"', '`'];
+    if reason.ends_with(": unknown field") {
+        return "has an unknown field".to_owned();
+    }
+    match (reason.find(QUOTES), reason.rfind(QUOTES)) {
+        (Some(begin), Some(end)) => format!("{}(left out){}", &reason[..begin], &reason[end + 1..]),
+        _ => reason.to_owned(),
     }
 }
 
@@ -118,6 +159,28 @@ mod tests {
         let line = "a\\n2026-01-01 ERROR forged\\u{1b}[31m.yaml:1: HTTPRoute shop/\\rä: \
                     \\u{202e}field\\n: unknown field; it is not served";
         assert_eq!(problem.to_string(), line);
+    }
+
+    #[test]
+    fn nothing_of_a_secret_is_told() {
+        for (reason, told) in [
+            (
+                "data: Invalid value: \"password: s\\\"\": must be letters",
+                "data: Invalid value: (left out): must be letters",
+            ),
+            (
+                "data: invalid type: integer `1234`, expected a map",
+                "data: invalid type: integer (left out), expected a map",
+            ),
+            ("metadata.password: s: unknown field", "has an unknown field"),
+            ("data[tls.key]: Required value", "data[tls.key]: Required value"),
+        ] {
+            assert_eq!(without_contents(reason), told);
+        }
+        let fields = ["stringdata".to_owned(), "password: s".to_owned()];
+        let [message] = of_unknown_fields(Kind::Secret, &fields).try_into().unwrap();
+        assert!(message.starts_with("has unknown fields (2), ignored"), "{message}");
+        assert_eq!(of_unknown_fields(Kind::ConfigMap, &fields).len(), 2);
     }
 
     #[test]
