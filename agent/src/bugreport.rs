@@ -32,7 +32,7 @@ const PARTS: [(&str, &str, Form); 12] = [
     ("/api/v1/node", "node.json", Form::Json),
     ("/api/v1/traffic?limit=1000", "traffic.json", Form::Json),
     ("/api/v1/certificates?limit=1000", "certificates.json", Form::Json),
-    ("/metrics", "metrics.txt", Form::Text),
+    ("/metrics", "metrics.txt", Form::Metrics),
     ("/log", "log.txt", Form::Text),
 ];
 
@@ -40,6 +40,8 @@ const PARTS: [(&str, &str, Form); 12] = [
 enum Form {
     Text,
     Json,
+    /// Text whose quotes are around names, not around values of others.
+    Metrics,
     /// Text, with a status that is no failure.
     Readiness,
 }
@@ -88,6 +90,7 @@ fn answer(agent: &Agent, endpoint: &str, form: Form) -> Result<String> {
             let mut value: Value = agent.get_json(endpoint)?;
             withhold(&mut value);
             Ok(serde_json::to_string_pretty(&value)? + "\n")
+        Form::Metrics => agent.get(endpoint),
         }
     }
 }

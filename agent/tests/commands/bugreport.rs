@@ -233,7 +233,7 @@ fn nothing_in_a_report_is_secret() {
         ("status.json", "TrafficPolicy"),
         ("listeners.json", "datapath"),
         ("config.json", "x-partner"),
-        ("metrics.txt", "portcullis_"),
+        ("metrics.txt", "datapath=\"userspace\""),
         ("log.txt", "INFO Portcullis "),
         ("log.txt", "HTTPRoute infra/refused"),
     ] {
