@@ -118,6 +118,30 @@ fn a_status_directory_that_is_not_there_can_be_chosen() {
 }
 
 #[test]
+fn mistakes_of_a_tenant_neither_flood_the_log_nor_forge_it() {
+    let fields: Vec<_> = (0..100).map(|number| format!("  field{number}: 1\n")).collect();
+    let route = format!(
+        "apiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\nmetadata: {{name: r, namespace: red}}\nspec:\n{}",
+        fields.concat()
+    );
+    let forging = route.replace("red", "blue").replace("field1:", "\"a\\n2026 ERROR forged\\e[31m\":");
+    let agent =
+        Agent::start_with(&[], &[("all.yaml", MANIFESTS), ("red.yaml", &route), ("blue.yaml", &forging)]);
+    let log = agent.admin("/log").unwrap().body;
+    let of = |tenant: &str| {
+        let of_tenant = format!("HTTPRoute {tenant}/r: ");
+        let lines = log.lines().filter(|line| line.contains(&of_tenant) && line.contains("unknown field"));
+        lines.count()
+    };
+    assert_eq!((of("red"), of("blue")), (20, 20), "{log}");
+    assert!(log.contains(" 160 more problems came or went: "), "{log}");
+    for text in [log, agent.admin("/problems").unwrap().body, agent.command(&["status", "--problems"])] {
+        assert!(text.contains("spec.a\\n2026 ERROR forged\\u{1b}[31m: unknown field"), "{text}");
+        assert!(!text.lines().any(|line| line.starts_with("2026 ERROR")), "{text}");
+    }
+}
+
+#[test]
 fn problems_are_of_objects_that_are_not_well() {
     let agent = agent();
     let problems = agent.command(&["status", "--problems"]);

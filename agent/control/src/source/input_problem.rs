@@ -38,6 +38,13 @@ pub enum Effect {
 // === impl InputProblem ===
 
 impl InputProblem {
+    /// The namespace of its object; of a problem that is the file's, the file.
+    pub(crate) fn namespace(&self) -> &str {
+        let name = self.object.as_deref().and_then(|object| object.split_once(' '));
+        let namespace = name.and_then(|(_, name)| name.split_once('/'));
+        namespace.map_or(&self.file, |(namespace, _)| namespace)
+    }
+
     /// The message and the effect, without place and object.
     pub fn text(&self) -> String {
         match (self.effect, self.line) {
