@@ -81,8 +81,8 @@ fn objects_are_chosen_as_with_kubectl() {
     assert!(listeners.contains("Gateway shop/edge") && !listeners.contains("infra/web"), "{listeners}");
     for (arguments, complaint) in [
         (&["status", "gate"][..], "no kind with a status is called \"gate\""),
-        (&["status", "gw", "none"], "no object of this kind and name has a status"),
-        (&["status", "gw", "-n", "none"], "no object of this kind and name has a status"),
+        (&["status", "gw", "none"], "no gw none has a status: `portcullis status` lists all"),
+        (&["status", "gw", "-n", "none"], "no gw has a status in namespace none: "),
         (&["status", "-A", "-n", "shop"], "cannot be used with"),
         (&["status", "listeners", "--problems"], "--problems is of objects"),
     ] {
