@@ -275,11 +275,16 @@ fn a_report_says_what_could_not_be_got() {
     let output = portcullis(&arguments);
     assert_eq!(output.status.code(), Some(2));
     let complaints = String::from_utf8(output.stderr).unwrap();
-    assert!(complaints.contains("not in it: status.json: no agent answers on "), "{complaints}");
+    assert!(complaints.contains("portcullis: not in it: agent.json, ready.txt, "), "{complaints}");
+    assert_eq!(complaints.matches(": no agent answers on ").count(), 1, "{complaints}");
     let files = unpacked(Path::new(file));
     assert_eq!(files.keys().collect::<Vec<_>>(), ["asking.json", "missing.txt"]);
     assert!(files["missing.txt"].contains("config.json: no agent answers on "), "{}", files["missing.txt"]);
     let again = portcullis(&arguments);
     let complaints = String::from_utf8(again.stderr).unwrap();
     assert!(complaints.contains("exists already: remove it, or choose another --file"), "{complaints}");
+    let folder = directory.path().to_str().unwrap();
+    let to_folder = portcullis(&["bugreport", "--file", folder, "--admin-socket", arguments[4]]);
+    let complaints = String::from_utf8(to_folder.stderr).unwrap();
+    assert!(complaints.contains(&format!("{folder} is no file: choose another --file")), "{complaints}");
 }
