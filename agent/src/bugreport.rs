@@ -3,7 +3,7 @@
 //! values cannot be told from the rest, is not asked for.
 
 use std::fs::OpenOptions;
-use std::io::{self, Write};
+use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -32,7 +32,7 @@ const PARTS: [(&str, &str, Form); 12] = [
     ("/api/v1/node", "node.json", Form::Json),
     ("/api/v1/traffic?limit=1000", "traffic.json", Form::Json),
     ("/api/v1/certificates?limit=1000", "certificates.json", Form::Json),
-    ("/metrics", "metrics.txt", Form::Text),
+    ("/metrics", "metrics.txt", Form::Metrics),
     ("/log", "log.txt", Form::Text),
 ];
 
@@ -40,6 +40,8 @@ const PARTS: [(&str, &str, Form); 12] = [
 enum Form {
     Text,
     Json,
+    /// Text whose quotes are around names, not around values of others.
+    Metrics,
     /// Text, with a status that is no failure.
     Readiness,
 }
@@ -57,20 +59,25 @@ pub(crate) fn run(args: &BugreportArgs, agent: &Agent) -> Result<ExitCode> {
     for (endpoint, name, form) in PARTS {
         match answer(agent, endpoint, form) {
             Ok(text) => files.push(File { name, text }),
-            Err(error) => missing.push(format!("{name}: {error:#}\n")),
+            Err(error) => missing.push((name, format!("{error:#}"))),
         }
     }
     let is_silent = files.is_empty();
     let asking = serde_json::to_string_pretty(&about()).context("about this program")?;
     files.push(File { name: "asking.json", text: asking });
     if !missing.is_empty() {
-        files.push(File { name: "missing.txt", text: missing.concat() });
+        let lines = missing.iter().map(|(name, why)| format!("{name}: {why}\n"));
+        files.push(File { name: "missing.txt", text: lines.collect() });
     }
     write(&file, &name, &files, taken)?;
     if file.as_os_str() != "-" {
         output::text(&format!("{}: {} files, without secrets\n", file.display(), files.len()));
     }
-    missing.iter().for_each(|line| output::error(&format!("portcullis: not in it: {}", line.trim_end())));
+    for names in missing.chunk_by(|(_, why), (_, next)| why == next) {
+        let why = &names[0].1;
+        let names: Vec<_> = names.iter().map(|(name, _)| *name).collect();
+        output::error(&format!("portcullis: not in it: {}: {why}", names.join(", ")));
+    }
     if is_silent {
         bail!("the agent said nothing: the report has only what this program knows of its own machine");
     }
@@ -83,6 +90,7 @@ fn answer(agent: &Agent, endpoint: &str, form: Form) -> Result<String> {
             let (status, text) = agent.ask_for(endpoint)?;
             Ok(format!("{status}\n{text}"))
         }
+        Form::Metrics => agent.get(endpoint),
         Form::Text => Ok(without_quoted_values(&agent.get(endpoint)?)),
         Form::Json => {
             let mut value: Value = agent.get_json(endpoint)?;
@@ -95,10 +103,17 @@ fn answer(agent: &Agent, endpoint: &str, form: Form) -> Result<String> {
 /// Only its owner may read it: names of hosts and addresses are no secrets, but not for all.
 fn write(file: &PathBuf, directory: &str, files: &[File], time: u64) -> Result<()> {
     if file.as_os_str() == "-" {
-        return archive(io::stdout().lock(), directory, files, time).context("cannot write the report");
+        return match archive(io::stdout().lock(), directory, files, time) {
+            // A reader that goes away is no error.
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+            written => written.context("cannot write the report"),
+        };
     }
     let opened = OpenOptions::new().write(true).create_new(true).mode(0o600).open(file);
     let opened = opened.with_context(|| match file.exists() {
+        true if !file.is_file() => {
+            format!("{} is no file: choose another --file, or - for standard output", file.display())
+        }
         true => format!("{} exists already: remove it, or choose another --file", file.display()),
         false => format!("cannot write {}: choose another --file", file.display()),
     })?;

@@ -24,7 +24,7 @@ pub(crate) fn run(args: &StatusArgs, agent: &Agent) -> Result<ExitCode> {
     let mut objects = read(args, agent)?;
     objects.retain(|object| selection.contains(object));
     if objects.is_empty() && !selection.kinds.is_empty() {
-        bail!("no object of this kind and name has a status");
+        bail!("{}", nothing_chosen(args));
     }
     if args.problems {
         return problems(args, agent, selection, &objects);
@@ -39,6 +39,17 @@ pub(crate) fn run(args: &StatusArgs, agent: &Agent) -> Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn nothing_chosen(args: &StatusArgs) -> String {
+    let kind = args.kind.as_deref().unwrap_or("object");
+    let name = args.name.as_ref().map_or_else(String::new, |name| format!(" {name}"));
+    let namespace = args.scope.namespace.as_ref();
+    let namespace = namespace.map_or_else(String::new, |namespace| format!(" in namespace {namespace}"));
+    format!(
+        "no {kind}{name} has a status{namespace}: `portcullis status` lists all objects that have one, and \
+         `portcullis status --problems` what was refused"
+    )
 }
 
 /// The objects that are not well; and of all objects of an agent, what no status can say.

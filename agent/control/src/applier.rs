@@ -20,8 +20,8 @@ use portcullis_model::{FrontendKey, ObjectName, Snapshot, Unserved};
 use tokio::sync::watch;
 
 use crate::names::Names;
-use crate::source::{InputProblem, KeptCertificates, Source, Update};
-use crate::status::StatusSink;
+use crate::source::{InputProblem, KeptCertificates, OneLine, Source, Update};
+use crate::status::{Budget, StatusSink};
 use reporter::StatusReporter;
 
 pub use guarded::{Translate, is_translating};
@@ -78,6 +78,8 @@ pub struct Applier<S, T, D, W> {
     data_plane: D,
     reporter: StatusReporter<W>,
     state: watch::Sender<State>,
+    /// Lines about the input: a tenant's thousand mistakes are no flood.
+    input_lines: Budget,
     /// Of a cluster; without one, nothing is generated.
     provisioning: Option<watch::Receiver<Provisioning>>,
     /// Without a cluster, the addresses at which clients reach the node.
@@ -111,6 +113,7 @@ impl<S: Source, T: Translate, D: DataPlane, W: StatusSink + 'static> Applier<S, 
             data_plane,
             reporter: StatusReporter::new(sink),
             state: watch::Sender::default(),
+            input_lines: Budget::default(),
             provisioning: None,
             node_addresses: None,
             agents: None,
@@ -190,6 +193,7 @@ impl<S: Source, T: Translate, D: DataPlane, W: StatusSink + 'static> Applier<S, 
             }
             // A listener is refused for what it is, until it changes; a port may be free later.
             let refused = !self.state.borrow().refused.frontends.is_empty();
+            let told = self.input_lines.due();
             tokio::select! {
                 update = self.source.next() => self.step(update).await,
                 () = tokio::time::sleep(RETRY), if refused => self.retry().await,
@@ -209,6 +213,7 @@ impl<S: Source, T: Translate, D: DataPlane, W: StatusSink + 'static> Applier<S, 
                     let update = Update { observed: vec![Feedback::Names(answers)], ..Update::default() };
                     self.step(update).await;
                 }
+                () = at(told) => log_within(&mut self.input_lines, Vec::new()),
                 () = self.reporter.reported() => {}
             }
         }
@@ -217,7 +222,8 @@ impl<S: Source, T: Translate, D: DataPlane, W: StatusSink + 'static> Applier<S, 
     async fn step(&mut self, update: Update) {
         let started = Instant::now();
         if let Some(problems) = &update.problems {
-            log_difference(&self.state.borrow().problems, problems);
+            let lines = difference(&self.state.borrow().problems, problems);
+            log_within(&mut self.input_lines, lines);
         }
         self.is_complete |= update.is_complete;
         for observed in update.observed {
@@ -404,18 +410,48 @@ async fn changed<T: Clone>(observed: &mut Option<watch::Receiver<T>>) -> T {
     std::future::pending().await
 }
 
-/// Each problem once, and once more when it is gone. Errors are about what lacks an effect.
-fn log_difference(before: &[InputProblem], now: &[InputProblem]) {
-    let Difference { new, solved } = Difference::between(before, now);
-    for problem in new {
-        match problem.effect.is_loss() {
-            true => tracing::error!("{problem}"),
-            false => tracing::warn!("{problem}"),
+/// Never without a time. Cancel-safe.
+async fn at(time: Option<tokio::time::Instant>) {
+    match time {
+        Some(time) => tokio::time::sleep_until(time).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// A line of the log about the input.
+enum InputLine {
+    New(InputProblem),
+    Solved(InputProblem),
+}
+
+/// Each problem once, and once more when it is gone, with its namespace. What lacks an effect comes
+/// first: of the others, there may be too many.
+fn difference(before: &[InputProblem], now: &[InputProblem]) -> Vec<(String, InputLine)> {
+    let Difference { mut new, solved } = Difference::between(before, now);
+    new.sort_by_key(|problem| !problem.effect.is_loss());
+    let of = |problem: &InputProblem| problem.namespace().to_owned();
+    let new = new.into_iter().map(|problem| (of(&problem), InputLine::New(problem)));
+    new.chain(solved.into_iter().map(|problem| (of(&problem), InputLine::Solved(problem)))).collect()
+}
+
+/// As many lines as there may be now. Errors are about what lacks an effect.
+fn log_within(budget: &mut Budget, lines: Vec<(String, InputLine)>) {
+    let (lines, more) = budget.cut(lines);
+    for line in lines {
+        match line {
+            InputLine::New(problem) if problem.effect.is_loss() => tracing::error!("{problem}"),
+            InputLine::New(problem) => tracing::warn!("{problem}"),
+            InputLine::Solved(problem) => {
+                let place = OneLine(problem.object.as_deref().unwrap_or("the file"));
+                let (file, message) = (OneLine(&problem.file), OneLine(&problem.message));
+                tracing::info!(%file, "{place}: solved: {message}");
+            }
         }
     }
-    for problem in solved {
-        let place = problem.object.as_deref().unwrap_or("the file");
-        tracing::info!(file = %problem.file, "{place}: solved: {}", problem.message);
+    if let Some(more) = more {
+        tracing::warn!(
+            "{more} more problems came or went: `portcullis status --problems` lists those there are"
+        );
     }
 }
 

@@ -20,6 +20,7 @@ pub(crate) use self::kept_certificates::KeptCertificates;
 pub use self::kube::{KubeSource, LastGood, SourceOptions};
 pub use batch::Batch;
 pub use dir::{DirSource, MAX_FILE_SIZE};
+pub(crate) use input_problem::OneLine;
 pub use input_problem::{Effect, InputProblem};
 pub use reaching::Reaching;
 

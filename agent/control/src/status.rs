@@ -18,6 +18,7 @@ use portcullis_gateway::Status;
 use portcullis_gateway::infra::DesiredObjects;
 use portcullis_model::ObjectName;
 
+pub(crate) use fault_log::Budget;
 pub use fault_log::FaultLog;
 pub use files::{DigestedStatuses, FileStatuses, read_statuses, remove_statuses};
 pub(crate) use queue::Observed;

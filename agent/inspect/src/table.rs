@@ -95,13 +95,18 @@ impl Table {
         text
     }
 
-    /// Cells without text are left out.
+    /// Cells without text are left out. Without rows there are the names of columns, as above
+    /// columns.
     fn records(&self, width: usize, colours: Colours) -> String {
         let longest = self.header.iter().map(|name| name.chars().count()).max().unwrap_or(0) + GAP;
         let room = width.saturating_sub(longest);
         // A terminal that is narrower still wraps lines itself.
         let room = if room < NARROWEST { usize::MAX } else { room };
         let mut text = String::new();
+        for name in self.header.iter().filter(|_| self.rows.is_empty()) {
+            push_styled(&mut text, name, BOLD, colours);
+            text.push('\n');
+        }
         for (at, row) in self.rows.iter().enumerate() {
             if at > 0 {
                 text.push('\n');
@@ -287,6 +292,7 @@ MESSAGE  the
 NAME     blog/a
 ";
         assert_eq!(fitted(17, &rows), expected);
+        assert_eq!(fitted(10, &[]), "NAME\nMESSAGE\n");
         // One that is narrower still wraps lines itself.
         assert!(fitted(10, &rows).contains("MESSAGE  the listener is not accepted\n"));
     }

@@ -55,52 +55,73 @@ fn withhold_second(pair: &mut Value) {
     }
 }
 
-/// The text of a message without values that it quotes, be it in quotes, or bare behind the words
-/// of schemas and rules, `Invalid value: …`.
+/// The text of messages, each in a line, without values that they quote, be it in quotes, or bare
+/// behind the words of schemas and rules, `Invalid value: …`.
 pub fn without_quoted_values(text: &str) -> String {
-    let (mut kept, mut rest) = (String::new(), text);
-    while let Some(begin) = next_value(rest) {
-        let (before, after) = rest.split_at(begin);
-        kept += before;
-        let length = value_length(after);
+    text.split_inclusive('\n').map(line_without_values).collect()
+}
+
+/// With a quote that nothing closes it is not known which quotes belong together: nothing behind
+/// the first of them is kept.
+fn line_without_values(whole: &str) -> String {
+    let line = whole.strip_suffix('\n').unwrap_or(whole);
+    let (mut kept, mut done) = (String::new(), 0);
+    let mut before_quotes = None;
+    for begin in beginnings(line) {
+        // This one is within a value before it.
+        if begin < done {
+            continue;
+        }
+        kept += &line[done..begin];
+        let after = &line[begin..];
+        let length = if after.starts_with('"') {
+            let first = *before_quotes.get_or_insert(kept.len());
+            let Some(length) = quoted_length(after) else {
+                kept.truncate(first);
+                return kept + LEFT_OUT + &whole[line.len()..];
+            };
+            length
+        } else {
+            bare_length(after)
+        };
         if length > 0 {
             kept += LEFT_OUT;
         }
-        rest = &after[length..];
+        done = begin + length;
     }
-    kept + rest
+    kept + &whole[done..]
 }
 
-/// The next place at which a value may begin.
-fn next_value(text: &str) -> Option<usize> {
+/// The places at which values may begin, in their order.
+fn beginnings(line: &str) -> Vec<usize> {
     const BEFORE: [&str; 3] = ["Invalid value: ", "Unsupported value: ", "Duplicate value: "];
-    let announced = BEFORE.iter().filter_map(|words| Some(text.find(words)? + words.len()));
-    announced.chain(text.find('"')).min()
+    let announced = BEFORE.iter().flat_map(|words| line.match_indices(words));
+    let announced = announced.map(|(at, words)| at + words.len());
+    let mut all: Vec<_> = announced.chain(line.match_indices('"').map(|(at, _)| at)).collect();
+    all.sort_unstable();
+    all
 }
 
 /// Bytes of the value at the beginning, 0 if there is none. Of an object or a list that a message
 /// has cut off, nothing of the line is kept.
-fn value_length(text: &str) -> usize {
-    if let Some(quoted) = text.strip_prefix('"') {
-        return 1 + end_of_quoted(quoted);
-    }
+fn bare_length(text: &str) -> usize {
     let mut values = serde_json::Deserializer::from_str(text).into_iter::<Value>();
     match values.next() {
         Some(Ok(_)) => values.byte_offset(),
-        Some(Err(_)) if text.starts_with(['{', '[']) => text.find('\n').unwrap_or(text.len()),
+        Some(Err(_)) if text.starts_with(['{', '[']) => text.len(),
         Some(Err(_)) | None => 0,
     }
 }
 
-/// Bytes until behind the closing quote, or all if there is none.
-fn end_of_quoted(text: &str) -> usize {
+/// Bytes of the text in quotes at the beginning, with both of them; `None` if one is missing.
+fn quoted_length(text: &str) -> Option<usize> {
     let mut escaped = false;
-    let end = text.find(|c: char| {
+    let end = text.strip_prefix('"')?.find(|c: char| {
         let is_end = c == '"' && !escaped;
         escaped = c == '\\' && !escaped;
         is_end
-    });
-    end.map_or(text.len(), |end| end + 1)
+    })?;
+    Some(end + 2)
 }
 
 /// A path, as rules have them, without what follows it.
@@ -163,8 +184,31 @@ mod tests {
             ("a: Duplicate value: {\"name\":\"s5\"}; b", "a: Duplicate value: (left out); b"),
             ("regular expression \"(s6\" cannot be used", "regular expression (left out) cannot be used"),
             ("unclosed \"s7", "unclosed (left out)"),
+            (
+                "a: Invalid value: \"s8…: no\nb: Invalid value: \"s9\": no\n",
+                "a: Invalid value: (left out)\nb: Invalid value: (left out): no\n",
+            ),
+            ("field \"s10\"s11\": no", "field (left out)"),
+            ("a: Invalid value: \"Invalid value: 1\": no", "a: Invalid value: (left out): no"),
+            ("a: Invalid value: \"s\\\"12\"…: no", "a: Invalid value: (left out)…: no"),
         ] {
             assert_eq!(without_quoted_values(message), kept);
         }
+    }
+
+    /// With a search of the rest at each value, it would take minutes.
+    #[test]
+    fn a_text_is_gone_through_once() {
+        const TIMES: usize = 40_000;
+        let value = "Duplicate value: \"s1\", not [2; ";
+        let without = "Duplicate value: (left out), not [2; ";
+        for between in ["", "\n"] {
+            let text = format!("{value}{between}").repeat(TIMES);
+            assert!(text.len() > 1 << 20);
+            let expected = format!("{without}{between}").repeat(TIMES);
+            assert!(without_quoted_values(&text) == expected);
+        }
+        let open = format!("{}\"", value.repeat(TIMES));
+        assert_eq!(without_quoted_values(&open), "Duplicate value: (left out)");
     }
 }

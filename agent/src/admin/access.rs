@@ -1,8 +1,9 @@
 //! The scrapers that may read metrics from outside of the node: those with a token, or with a
 //! certificate. Files are read again when they change, as Secrets that are mounted do.
 
-use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::fs::{self, File, OpenOptions};
+use std::io::Read;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -10,6 +11,7 @@ use anyhow::{Context, Result, bail};
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use http::header::AUTHORIZATION;
 use http::request::Parts;
+use rustix::fs::OFlags;
 use rustls::crypto::aws_lc_rs::default_provider;
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
@@ -18,6 +20,11 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::TlsAcceptor;
 
 use crate::cli::MetricsArgs;
+
+/// Bytes of a token, of a key, or of a certificate with those in between.
+const LARGEST: u64 = 64 << 10;
+/// Bytes of certificates of authorities: a system may have hundreds of them.
+const LARGEST_AUTHORITIES: u64 = 1 << 20;
 
 pub(crate) struct Access {
     token: Option<TokenFile>,
@@ -126,8 +133,8 @@ impl TokenFile {
 
 fn read_token(path: &Path) -> Result<String> {
     let read = || format!("cannot read --metrics-token-file {}", path.display());
-    let text = fs::read_to_string(path).with_context(read)?;
-    let token = text.trim();
+    let bytes = contents(path, LARGEST).with_context(read)?;
+    let token = std::str::from_utf8(&bytes).with_context(read)?.trim();
     if token.is_empty() {
         bail!("--metrics-token-file {} is empty", path.display());
     }
@@ -154,9 +161,10 @@ impl TlsFiles {
 
     fn config(&self) -> Result<ServerConfig> {
         let Self { certificate, key, authorities, .. } = self;
-        let chain = certificates(certificate)?;
+        let chain = certificates(certificate, LARGEST)?;
         let read = || format!("no private key in --metrics-key {}", key.display());
-        let private_key = PrivateKeyDer::from_pem_file(key).with_context(read)?;
+        let private_key = contents(key, LARGEST).with_context(read)?;
+        let private_key = PrivateKeyDer::from_pem_slice(&private_key).with_context(read)?;
         let provider = Arc::new(default_provider());
         let builder =
             ServerConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions()?;
@@ -164,7 +172,7 @@ impl TlsFiles {
             None => builder.with_no_client_auth(),
             Some(path) => {
                 let mut roots = RootCertStore::empty();
-                for authority in certificates(path)? {
+                for authority in certificates(path, LARGEST_AUTHORITIES)? {
                     let refused = || format!("{}: this is no authority", path.display());
                     roots.add(authority).with_context(refused)?;
                 }
@@ -183,9 +191,26 @@ fn state(path: &Path) -> Result<FileState> {
     Ok([device, inode, size, of.ctime(), of.ctime_nsec(), of.mtime(), of.mtime_nsec()])
 }
 
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
+/// The bytes of a file, `most` of them at most. Any other, a pipe for instance, could have a thread
+/// wait for ever.
+fn contents(path: &Path, most: u64) -> Result<Vec<u8>> {
+    let flags = OFlags::NONBLOCK.bits().cast_signed();
+    let file: File = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    if !file.metadata()?.is_file() {
+        bail!("it is no ordinary file: it is read again and again, so write one");
+    }
+    let mut bytes = Vec::new();
+    file.take(most + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > most {
+        bail!("it has more than {} KiB", most >> 10);
+    }
+    Ok(bytes)
+}
+
+fn certificates(path: &Path, most: u64) -> Result<Vec<CertificateDer<'static>>> {
     let read = || format!("cannot read the certificates of {}", path.display());
-    let all = CertificateDer::pem_file_iter(path).with_context(read)?;
+    let pem = contents(path, most).with_context(read)?;
+    let all = CertificateDer::pem_slice_iter(&pem);
     let all: Vec<_> = all.collect::<Result<_, _>>().with_context(read)?;
     if all.is_empty() {
         bail!("no certificate in {}", path.display());
@@ -207,5 +232,42 @@ impl FileFault {
         }
         *told = error;
         checked
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    /// No writer comes: to open it, or to read it, would take for ever.
+    #[test]
+    fn nothing_waits_for_a_pipe() {
+        let directory = tempfile::tempdir().unwrap();
+        let pipe = directory.path().join("pipe");
+        assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        let tls = TlsFiles {
+            certificate: pipe.clone(),
+            key: pipe.clone(),
+            authorities: None,
+            current: Mutex::default(),
+            fault: FileFault::default(),
+        };
+        for problem in [read_token(&pipe).err(), tls.acceptor().err(), contents(&pipe, LARGEST).err()] {
+            let problem = format!("{:#}", problem.unwrap());
+            assert!(problem.contains("it is no ordinary file"), "{problem}");
+        }
+    }
+
+    #[test]
+    fn a_token_is_read_up_to_its_limit() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("token");
+        fs::write(&file, "secret\n").unwrap();
+        assert_eq!(read_token(&file).unwrap(), "secret");
+        fs::write(&file, "a".repeat(1 << 20)).unwrap();
+        let problem = format!("{:#}", read_token(&file).unwrap_err());
+        assert!(problem.ends_with("token: it has more than 64 KiB"), "{problem}");
     }
 }

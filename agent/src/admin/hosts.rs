@@ -16,9 +16,12 @@ pub(crate) enum Hosts {
     Listed(Vec<String>),
 }
 
-/// As RFC 9112, section 3.2, wants it.
+/// As RFC 9112, section 3.2, wants it: more than one is wrong in any version, none in HTTP/1.1.
 pub(crate) fn has_one_host(request: &Parts) -> bool {
-    request.version != Version::HTTP_11 || request.headers.get_all(header::HOST).iter().count() == 1
+    match request.headers.get_all(header::HOST).iter().count() {
+        0 => request.version != Version::HTTP_11,
+        count => count == 1,
+    }
 }
 
 impl Hosts {
@@ -41,6 +44,10 @@ impl Hosts {
 
 fn is_listed(host: &str, names: &[String]) -> bool {
     let Ok(authority) = host.parse::<Authority>() else { return false };
+    // "Host = uri-host [ ":" port ]" (RFC 9110, section 7.2): there is no user.
+    if host.contains('@') {
+        return false;
+    }
     let host = authority.host();
     let address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
     let name = host.strip_suffix('.').unwrap_or(host);
@@ -68,10 +75,31 @@ mod tests {
             ("127.0.0.1.evil.example:9270", false),
             ("localhost.evil.example", false),
             ("agent.example.evil.example", false),
+            ("evil@localhost", false),
+            ("evil:80@127.0.0.1:9270", false),
             ("", false),
             ("a b", false),
         ] {
             assert_eq!(is_listed(host, &names), expected, "{host}");
+        }
+    }
+
+    #[test]
+    fn more_than_one_host_is_wrong_in_any_version() {
+        for (version, count, expected) in [
+            (Version::HTTP_11, 0, false),
+            (Version::HTTP_11, 1, true),
+            (Version::HTTP_11, 2, false),
+            (Version::HTTP_10, 0, true),
+            (Version::HTTP_10, 1, true),
+            (Version::HTTP_10, 2, false),
+        ] {
+            let mut request = http::Request::builder().version(version);
+            for _ in 0..count {
+                request = request.header(header::HOST, "localhost");
+            }
+            let (head, ()) = request.body(()).unwrap().into_parts();
+            assert_eq!(has_one_host(&head), expected, "{version:?} {count}");
         }
     }
 }

@@ -140,6 +140,30 @@ spec:
   - filters:
     - type: URLRewrite
       requestHeaderModifier: {set: [{name: authorization, value: s3cret-of-another-filter}]}
+  - filters:
+    - {type: RequestHeaderModifier, requestHeaderModifier: "authorization: s3cret-as-a-filter"}
+  - filters:
+    - type: RequestHeaderModifier
+      requestHeaderModifier: {set: ["authorization: s3cret-as-a-pair"]}
+  - filters:
+    - type: RequestHeaderModifier
+      requestHeaderModifier: {set: [{name: "authorization: s3cret-as-a-name"}]}
+  - filters:
+    - type: ResponseHeaderModifier
+      responseHeaderModifier: {add: {authorization: s3cret-in-a-map}}
+  - filters:
+    - type: RequestHeaderModifier
+      requestHeaderModifier: {"authorization: s3cret-as-a-field": 1}
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: misspelt, namespace: infra}
+"password: s3cret-as-a-key": 1
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: misspelt-too, namespace: infra}
+stringData: {"password: s3cret-as-an-entry": ""}
 ---
 apiVersion: gateway.networking.k8s.io/v1
 kind: HTTPRoute
@@ -200,6 +224,7 @@ fn nothing_in_a_report_is_secret() {
         ("ready.txt", "200 OK\nok: "),
         ("problems.txt", "HTTPRoute infra/refused"),
         ("problems.txt", "Secret infra/broken"),
+        ("problems.txt", "Secret infra/misspelt: has unknown fields (1)"),
         ("problems.txt", "HTTPRoute infra/refused-values"),
         ("problems.json", "HTTPRoute infra/accepted-values"),
         ("node.json", "datapath"),
@@ -208,7 +233,7 @@ fn nothing_in_a_report_is_secret() {
         ("status.json", "TrafficPolicy"),
         ("listeners.json", "datapath"),
         ("config.json", "x-partner"),
-        ("metrics.txt", "portcullis_"),
+        ("metrics.txt", "datapath=\"userspace\""),
         ("log.txt", "INFO Portcullis "),
         ("log.txt", "HTTPRoute infra/refused"),
     ] {
@@ -216,8 +241,18 @@ fn nothing_in_a_report_is_secret() {
     }
     // Of what is refused, and of what filters write, nor do those on the machine who may ask it.
     for answer in ["/problems", "/api/v1/problems", "/log"].map(|place| agent.admin(place).unwrap().body) {
-        for secret in ["with-a-blank", "in-a-list", "in-an-object", "of-another-filter"] {
-            assert!(!answer.contains(secret), "{answer}");
+        for secret in [
+            "in-no-list",
+            "with-a-blank",
+            "in-a-list",
+            "in-an-object",
+            "of-another-filter",
+            "as-a-",
+            "as-an-",
+            "in-a-map",
+            "in-no-entry",
+        ] {
+            assert!(!answer.contains(secret), "{secret} in {answer}");
         }
     }
     let secrets = ["s3cret", "mldR1azs8m", "PRIVATE KEY", HMAC_KEY, SESSION_KEY, "czNjcmV0"];
@@ -240,11 +275,16 @@ fn a_report_says_what_could_not_be_got() {
     let output = portcullis(&arguments);
     assert_eq!(output.status.code(), Some(2));
     let complaints = String::from_utf8(output.stderr).unwrap();
-    assert!(complaints.contains("not in it: status.json: no agent answers on "), "{complaints}");
+    assert!(complaints.contains("portcullis: not in it: agent.json, ready.txt, "), "{complaints}");
+    assert_eq!(complaints.matches(": no agent answers on ").count(), 1, "{complaints}");
     let files = unpacked(Path::new(file));
     assert_eq!(files.keys().collect::<Vec<_>>(), ["asking.json", "missing.txt"]);
     assert!(files["missing.txt"].contains("config.json: no agent answers on "), "{}", files["missing.txt"]);
     let again = portcullis(&arguments);
     let complaints = String::from_utf8(again.stderr).unwrap();
     assert!(complaints.contains("exists already: remove it, or choose another --file"), "{complaints}");
+    let folder = directory.path().to_str().unwrap();
+    let to_folder = portcullis(&["bugreport", "--file", folder, "--admin-socket", arguments[4]]);
+    let complaints = String::from_utf8(to_folder.stderr).unwrap();
+    assert!(complaints.contains(&format!("{folder} is no file: choose another --file")), "{complaints}");
 }

@@ -81,8 +81,8 @@ fn objects_are_chosen_as_with_kubectl() {
     assert!(listeners.contains("Gateway shop/edge") && !listeners.contains("infra/web"), "{listeners}");
     for (arguments, complaint) in [
         (&["status", "gate"][..], "no kind with a status is called \"gate\""),
-        (&["status", "gw", "none"], "no object of this kind and name has a status"),
-        (&["status", "gw", "-n", "none"], "no object of this kind and name has a status"),
+        (&["status", "gw", "none"], "no gw none has a status: `portcullis status` lists all"),
+        (&["status", "gw", "-n", "none"], "no gw has a status in namespace none: "),
         (&["status", "-A", "-n", "shop"], "cannot be used with"),
         (&["status", "listeners", "--problems"], "--problems is of objects"),
     ] {
@@ -115,6 +115,30 @@ fn a_status_directory_that_is_not_there_can_be_chosen() {
     let says = agent.command(&["status"]);
     assert!(says.contains("no status files in /dev/null/none: Not a directory"), "{says}");
     assert!(says.contains("start it with a --status-dir that it can write"), "{says}");
+}
+
+#[test]
+fn mistakes_of_a_tenant_neither_flood_the_log_nor_forge_it() {
+    let fields: Vec<_> = (0..100).map(|number| format!("  field{number}: 1\n")).collect();
+    let route = format!(
+        "apiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\nmetadata: {{name: r, namespace: red}}\nspec:\n{}",
+        fields.concat()
+    );
+    let forging = route.replace("red", "blue").replace("field1:", "\"a\\n2026 ERROR forged\\e[31m\":");
+    let agent =
+        Agent::start_with(&[], &[("all.yaml", MANIFESTS), ("red.yaml", &route), ("blue.yaml", &forging)]);
+    let log = agent.admin("/log").unwrap().body;
+    let of = |tenant: &str| {
+        let of_tenant = format!("HTTPRoute {tenant}/r: ");
+        let lines = log.lines().filter(|line| line.contains(&of_tenant) && line.contains("unknown field"));
+        lines.count()
+    };
+    assert_eq!((of("red"), of("blue")), (20, 20), "{log}");
+    assert!(log.contains(" 160 more problems came or went: "), "{log}");
+    for text in [log, agent.admin("/problems").unwrap().body, agent.command(&["status", "--problems"])] {
+        assert!(text.contains("spec.a\\n2026 ERROR forged\\u{1b}[31m: unknown field"), "{text}");
+        assert!(!text.lines().any(|line| line.starts_with("2026 ERROR")), "{text}");
+    }
 }
 
 #[test]

@@ -16,6 +16,11 @@ pub(crate) const QUOTE_WORDS: &str = ": quote it (yes, no, on, off, y and n are 
 /// Takes the place of values that are not repeated.
 const LEFT_OUT: &str = "(left out)";
 
+/// Fields with values for header fields and parameters below them, whatever shape a mistake gives
+/// them.
+const WITH_CREDENTIALS: [&str; 6] =
+    ["set", "add", "headers", "queryParams", "requestHeaderModifier", "responseHeaderModifier"];
+
 /// The result for an object. Violations refuse it; unknown fields were dropped.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Review {
@@ -142,6 +147,8 @@ impl Review {
         fields.retain(|name, _| {
             let known = schema.properties.contains_key(name);
             if !known {
+                let is_shown = !at.has_credentials() || is_word(name);
+                let name = if is_shown { name } else { LEFT_OUT };
                 self.unknown_fields.push(at.field(name).to_string());
             }
             known
@@ -166,7 +173,9 @@ impl Review {
         };
         for (index, identity) in identities.iter().enumerate() {
             if identities[..index].contains(identity) {
-                self.violation(&at.index(index), format!("Duplicate value: {identity}"));
+                let is_shown = !at.has_credentials() || is_of_words(identity);
+                let shown = if is_shown { identity.to_string() } else { LEFT_OUT.to_owned() };
+                self.violation(&at.index(index), format!("Duplicate value: {shown}"));
             }
         }
     }
@@ -187,11 +196,12 @@ impl Review {
     }
 
     fn check_number(&mut self, schema: &Schema, number: f64, at: &Path<'_>) {
+        let shown = if at.has_credentials() { LEFT_OUT.to_owned() } else { number.to_string() };
         if let Some(min) = schema.minimum.filter(|min| number < *min) {
-            self.violation(at, format!("Invalid value: {number}: should be greater than or equal to {min}"));
+            self.violation(at, format!("Invalid value: {shown}: should be greater than or equal to {min}"));
         }
         if let Some(max) = schema.maximum.filter(|max| number > *max) {
-            self.violation(at, format!("Invalid value: {number}: should be less than or equal to {max}"));
+            self.violation(at, format!("Invalid value: {shown}: should be less than or equal to {max}"));
         }
     }
 
@@ -331,19 +341,41 @@ fn identity(schema: &Schema, item: &Value) -> Value {
 }
 
 /// Long values are cut: a message is for people, in logs and on pages of others than those who
-/// wrote the value, too. Values of fields and parameters are left out, as there are credentials
-/// among them.
+/// wrote the value, too. What is written of header fields and parameters is left out, as there are
+/// credentials among it.
 fn excerpt(value: &Value, at: &Path<'_>) -> String {
-    const MAX: usize = 120;
-    if at.is_value_of_pair() {
+    if at.has_credentials() {
         return LEFT_OUT.to_owned();
     }
     let mut value = value.clone();
     leave_values_out(&mut value);
-    let text = value.to_string();
-    match text.char_indices().nth(MAX) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text,
+    cut(value.to_string())
+}
+
+/// Text in quotes that is cut has its closing quote: what is read next is not part of it.
+fn cut(json: String) -> String {
+    const MAX: usize = 120;
+    let Some((end, _)) = json.char_indices().nth(MAX) else { return json };
+    let (mut is_quoted, mut is_escaped) = (false, false);
+    for c in json[..end].chars() {
+        is_quoted ^= c == '"' && !is_escaped;
+        is_escaped = c == '\\' && !is_escaped;
+    }
+    let whole = &json[..end - usize::from(is_escaped)];
+    let quote = if is_quoted { "\"" } else { "" };
+    format!("{whole}{quote}…")
+}
+
+/// True of names, and of text that cannot be a header field with its value.
+fn is_word(text: &str) -> bool {
+    text.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_')
+}
+
+fn is_of_words(identity: &Value) -> bool {
+    match identity {
+        Value::String(text) => is_word(text),
+        Value::Object(fields) => fields.values().all(is_of_words),
+        Value::Array(_) | Value::Number(_) | Value::Bool(_) | Value::Null => false,
     }
 }
 
@@ -355,7 +387,12 @@ fn leave_values_out(value: &mut Value) {
             {
                 *value = LEFT_OUT.into();
             }
-            fields.values_mut().for_each(leave_values_out);
+            for (name, value) in fields {
+                match WITH_CREDENTIALS.contains(&name.as_str()) {
+                    true => *value = LEFT_OUT.into(),
+                    false => leave_values_out(value),
+                }
+            }
         }
         Value::Array(items) => items.iter_mut().for_each(leave_values_out),
         Value::String(_) | Value::Number(_) | Value::Bool(_) | Value::Null => {}
@@ -381,11 +418,10 @@ impl<'a> Path<'a> {
         self.parent.is_none()
     }
 
-    /// True of the value beside the name of a header field or parameter.
-    fn is_value_of_pair(&self) -> bool {
-        let Some(Path { parent: Some(list), step: Step::Index(_) }) = self.parent else { return false };
-        matches!(self.step, Step::Field("value"))
-            && matches!(list.step, Step::Field("set" | "add" | "headers" | "queryParams"))
+    /// True at and below fields that have values for header fields and parameters.
+    fn has_credentials(&self) -> bool {
+        matches!(self.step, Step::Field(name) if WITH_CREDENTIALS.contains(&name))
+            || self.parent.is_some_and(Path::has_credentials)
     }
 }
 
@@ -407,5 +443,65 @@ impl fmt::Display for Path<'_> {
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.path, self.message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::Schemas;
+    use super::*;
+
+    /// `s3cret` stands for credentials, in every shape that filters and matches may be given.
+    #[test]
+    fn no_shape_of_a_field_is_told_of() {
+        let rule = |part: &str, value: Value| json!({part: [value]});
+        let filter =
+            |kind: &str, value: Value| rule("filters", json!({"type": "RequestHeaderModifier", kind: value}));
+        let request = |value: Value| filter("requestHeaderModifier", value);
+        for rule in [
+            request(json!("authorization: s3cret")),
+            request(json!({"set": "authorization: s3cret"})),
+            request(json!({"set": ["authorization: s3cret"]})),
+            request(json!({"set": [{"name": "authorization: s3cret", "value": "a"}]})),
+            request(json!({"set": [{"name": "a", "authorization: s3cret": 1}]})),
+            request(json!({"add": {"authorization": "s3cret"}})),
+            request(json!({"add": [
+                {"name": "authorization: s3cret", "value": "a"}, {"name": "authorization: s3cret", "value": "b"}]})),
+            request(json!({"authorization: s3cret": 1, "set": 1})),
+            request(json!({"remove": ["authorization: s3cret", "authorization: s3cret"]})),
+            filter("responseHeaderModifier", json!({"set": {"cookie": "s3cret"}})),
+            json!({"filters": {"requestHeaderModifier": {"set": {"authorization": "s3cret"}}}}),
+            json!({"filters": [{"type": "URLRewrite", "requestHeaderModifier": {"set": [{"name": "a: s3cret", "value": "b"}]}}]}),
+            rule("matches", json!({"headers": {"authorization": "s3cret"}})),
+            rule("matches", json!({"headers": ["authorization: s3cret"]})),
+            rule("matches", json!({"queryParams": "token=s3cret"})),
+            rule("matches", json!({"headers": [{"type": "s3cret", "name": "a", "value": "b"}]})),
+        ] {
+            let mut route = json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute",
+                "metadata": {"name": "r"}, "spec": {"rules": [rule]}});
+            let schemas = Schemas::embedded();
+            let schema = &schemas.get("gateway.networking.k8s.io", "HTTPRoute").unwrap().versions["v1"];
+            let review = schema.review(&mut route);
+            assert!(!(review.violations.is_empty() && review.unknown_fields.is_empty()), "{rule}");
+            assert!(!format!("{review:?}").contains("s3cret"), "{review:?}");
+        }
+    }
+
+    #[test]
+    fn quotes_of_what_is_cut_are_closed() {
+        let long = |text: &str| text.repeat(100);
+        for (value, end) in [
+            (json!(long("aa")), "aa\"…"),
+            (json!([1, long("ab")]), "ab\"…"),
+            (json!([long("\n")]), "\\n\"…"),
+            (json!(long("\n")), "\\n\"…"),
+            (json!([long("a"), "b", 100_000, 200_000]), "\",\"b\",100000,20000…"),
+            (json!("ab"), "\"ab\""),
+        ] {
+            let text = cut(value.to_string());
+            assert!(text.ends_with(end) && text.chars().count() <= 122, "{text}");
+        }
     }
 }

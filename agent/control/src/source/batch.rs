@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::dir::disk;
 use super::document::{self, Document};
-use super::{Effect, InputProblem};
+use super::{Effect, InputProblem, input_problem};
 
 const OF_INGRESSES: [&str; 5] = ["Ingress", "IngressClass", "Service", "Secret", "ConfigMap"];
 
@@ -126,10 +126,9 @@ impl Batch {
         }
         let object = match admit(manifest) {
             Admission::Admitted { object, unknown_fields } => {
-                for field in unknown_fields {
-                    let message = format!("{field}: unknown field, ignored (a typing error?)");
-                    let name = object.key().to_string();
-                    self.problem(file, Some(line), Some(name), message, Effect::Warning);
+                let key = object.key();
+                for message in input_problem::of_unknown_fields(key.kind, &unknown_fields) {
+                    self.problem(file, Some(line), Some(key.to_string()), message, Effect::Warning);
                 }
                 Some(object)
             }
@@ -138,7 +137,7 @@ impl Batch {
                     Some(closed) if !self.positions.contains_key(&closed.key()) => Effect::Closed,
                     _ => Effect::NotServed,
                 };
-                for reason in refusal.reasons {
+                for reason in input_problem::of_refusal(&refusal) {
                     let object = Some(refusal.object.clone());
                     self.problem(file, Some(line), object, reason, effect);
                 }

@@ -1,7 +1,10 @@
 //! Problems of the input, for operators: place, object, what is wrong, and the effect on traffic.
 
-use std::fmt;
+use std::fmt::{self, Write};
 use std::sync::Arc;
+
+use portcullis_api::Kind;
+use portcullis_api::admission::Refusal;
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct InputProblem {
@@ -35,6 +38,13 @@ pub enum Effect {
 // === impl InputProblem ===
 
 impl InputProblem {
+    /// The namespace of its object; of a problem that is the file's, the file.
+    pub(crate) fn namespace(&self) -> &str {
+        let name = self.object.as_deref().and_then(|object| object.split_once(' '));
+        let namespace = name.and_then(|(_, name)| name.split_once('/'));
+        namespace.map_or(&self.file, |(namespace, _)| namespace)
+    }
+
     /// The message and the effect, without place and object.
     pub fn text(&self) -> String {
         match (self.effect, self.line) {
@@ -49,11 +59,70 @@ impl InputProblem {
 /// `shop/routes.yaml:12: HTTPRoute shop/web: <message>; <effect>`
 impl fmt::Display for InputProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.file)?;
+        write!(f, "{}", OneLine(&self.file))?;
         self.line.iter().try_for_each(|line| write!(f, ":{line}"))?;
-        self.object.iter().try_for_each(|object| write!(f, ": {object}"))?;
-        write!(f, ": {}", self.text())
+        self.object.iter().try_for_each(|object| write!(f, ": {}", OneLine(object)))?;
+        write!(f, ": {}", OneLine(&self.text()))
     }
+}
+
+/// Messages about fields that an object has and its kind has not. Of a Secret they have their
+/// number: where a blank behind a colon is missing, a value is part of a name.
+pub(crate) fn of_unknown_fields(kind: Kind, fields: &[String]) -> Vec<String> {
+    match (kind, fields.len()) {
+        (_, 0) => Vec::new(),
+        (Kind::Secret, count) => {
+            vec![format!(
+                "has unknown fields ({count}), ignored (a typing error, or no blank behind a colon?)"
+            )]
+        }
+        _ => {
+            fields.iter().map(|field| format!("{field}: unknown field, ignored (a typing error?)")).collect()
+        }
+    }
+}
+
+/// The reasons for a refusal, of a Secret without what is in it.
+pub(crate) fn of_refusal(refusal: &Refusal) -> Vec<String> {
+    let is_secret = refusal.key.as_ref().is_some_and(|key| key.kind == Kind::Secret);
+    let reasons = refusal.reasons.iter();
+    if is_secret {
+        reasons.map(|reason| without_contents(reason)).collect()
+    } else {
+        reasons.cloned().collect()
+    }
+}
+
+fn without_contents(reason: &str) -> String {
+    const QUOTES: [char; 2] = ['"', '`'];
+    if reason.ends_with(": unknown field") {
+        return "has an unknown field".to_owned();
+    }
+    match (reason.find(QUOTES), reason.rfind(QUOTES)) {
+        (Some(begin), Some(end)) => format!("{}(left out){}", &reason[..begin], &reason[end + 1..]),
+        _ => reason.to_owned(),
+    }
+}
+
+/// Text of tenants, in which what ends a line or has a terminal show another one is an escape, as
+/// answers to operators have it: it could be taken for a line of the log's own.
+pub(crate) struct OneLine<'a>(pub &'a str);
+
+impl fmt::Display for OneLine<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.chars().try_for_each(|c| match is_obeyed(c) {
+            true => write!(f, "{}", c.escape_default()),
+            false => f.write_char(c),
+        })
+    }
+}
+
+/// Control characters, and those that are not seen or turn the direction of text.
+fn is_obeyed(c: char) -> bool {
+    let is_unseen = matches!(c, '\u{ad}' | '\u{200b}'..='\u{200d}' | '\u{2060}'..='\u{2065}' | '\u{feff}');
+    let turns =
+        matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    c.is_control() || is_unseen || turns || matches!(c, '\u{e0000}'..='\u{e007f}')
 }
 
 impl Effect {
@@ -77,6 +146,57 @@ impl fmt::Display for Effect {
             Self::NotServed | Self::ToConvert => f.write_str("; it is not served"),
             Self::Shadowed => f.write_str("; this definition is ignored"),
             Self::Warning => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_problem_is_one_line() {
+        let problem = InputProblem {
+            file: "a\n2026-01-01 ERROR forged\u{1b}[31m.yaml".into(),
+            line: Some(1),
+            object: Some("HTTPRoute shop/\rä".to_owned()),
+            message: "\u{202e}field\n: unknown field".to_owned(),
+            effect: Effect::NotServed,
+        };
+        let line = "a\\n2026-01-01 ERROR forged\\u{1b}[31m.yaml:1: HTTPRoute shop/\\rä: \
+                    \\u{202e}field\\n: unknown field; it is not served";
+        assert_eq!(problem.to_string(), line);
+    }
+
+    #[test]
+    fn nothing_of_a_secret_is_told() {
+        for (reason, told) in [
+            (
+                "data: Invalid value: \"password: s\\\"\": must be letters",
+                "data: Invalid value: (left out): must be letters",
+            ),
+            (
+                "data: invalid type: integer `1234`, expected a map",
+                "data: invalid type: integer (left out), expected a map",
+            ),
+            ("metadata.password: s: unknown field", "has an unknown field"),
+            ("data[tls.key]: Required value", "data[tls.key]: Required value"),
+        ] {
+            assert_eq!(without_contents(reason), told);
+        }
+        let fields = ["stringdata".to_owned(), "password: s".to_owned()];
+        let [message] = of_unknown_fields(Kind::Secret, &fields).try_into().unwrap();
+        assert!(message.starts_with("has unknown fields (2), ignored"), "{message}");
+        assert_eq!(of_unknown_fields(Kind::ConfigMap, &fields).len(), 2);
+    }
+
+    #[test]
+    fn the_same_is_escaped_as_in_answers() {
+        for c in char::MIN..=char::MAX {
+            assert_eq!(
+                OneLine(c.encode_utf8(&mut [0; 4])).to_string(),
+                portcullis_inspect::escaped(&c.to_string())
+            );
         }
     }
 }

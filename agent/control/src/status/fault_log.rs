@@ -32,9 +32,9 @@ pub struct FaultLog {
     budget: Budget,
 }
 
-/// The lines of the present period.
+/// The lines of the present period, about objects or about what is wrong with the input.
 #[derive(Debug)]
-struct Budget {
+pub(crate) struct Budget {
     ends: Instant,
     by_namespace: BTreeMap<String, usize>,
     /// Lines that are counted instead of written, and not told of yet.
@@ -82,8 +82,7 @@ impl FaultLog {
     /// The time at which there is something to log, if nothing changes until then.
     pub fn due(&self) -> Option<Instant> {
         let settled = self.unsettled.values().map(|(since, _)| *since + SETTLING).min();
-        let told = (self.budget.left_out > 0).then_some(self.budget.telling);
-        settled.into_iter().chain(told).min()
+        settled.into_iter().chain(self.budget.due()).min()
     }
 
     /// Logs what has settled.
@@ -96,7 +95,9 @@ impl FaultLog {
     /// The lines to log now, within bounds.
     fn lines(&mut self) -> Vec<Line> {
         let settled = self.settled();
-        self.budget.cut(settled)
+        let (mut lines, more) = self.budget.cut(settled);
+        lines.extend(more.map(Line::More));
+        lines
     }
 
     fn change(&mut self, subject: Subject, now: Vec<String>) {
@@ -139,8 +140,9 @@ enum Line {
 }
 
 impl Budget {
-    /// The lines that are to be written now.
-    fn cut(&mut self, lines: Vec<(String, Line)>) -> Vec<Line> {
+    /// The lines that are to be written now, of those with their namespaces; and if it is time to
+    /// tell of it, the number of others.
+    pub(crate) fn cut<L>(&mut self, lines: Vec<(String, L)>) -> (Vec<L>, Option<usize>) {
         let now = Instant::now();
         if self.ends <= now {
             (self.ends, self.by_namespace) = (now + PERIOD, BTreeMap::new());
@@ -155,11 +157,16 @@ impl Budget {
                 kept.push(line);
             }
         }
-        if self.left_out > 0 && self.telling <= now {
-            kept.push(Line::More(std::mem::take(&mut self.left_out)));
-            self.telling = now + PERIOD;
+        if self.left_out == 0 || self.telling > now {
+            return (kept, None);
         }
-        kept
+        self.telling = now + PERIOD;
+        (kept, Some(std::mem::take(&mut self.left_out)))
+    }
+
+    /// The time at which there is a number to tell, if there is one.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        (self.left_out > 0).then_some(self.telling)
     }
 }
 

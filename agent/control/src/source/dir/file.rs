@@ -10,7 +10,7 @@ use portcullis_api::admission::{Admission, Refusal};
 use portcullis_api::{Object, ObjectKey};
 
 use crate::source::document::{self, Document, Manifests, SyntaxError};
-use crate::source::{Effect, InputProblem};
+use crate::source::{Effect, InputProblem, input_problem};
 
 /// Immutable; a new text makes a new value that shares what did not change.
 #[derive(Clone, Debug, Default)]
@@ -90,8 +90,7 @@ impl Reading<'_> {
             let message = format!("is defined in line {} of this file already", first.line);
             return self.problem(line, Some(key.to_string()), message, Effect::Shadowed);
         }
-        for field in unknown_fields {
-            let message = format!("{field}: unknown field, ignored (a typing error?)");
+        for message in input_problem::of_unknown_fields(key.kind, unknown_fields) {
             self.problem(line, Some(key.to_string()), message, Effect::Warning);
         }
         self.after.objects.insert(key, Declaration { object: object.clone(), line });
@@ -103,8 +102,8 @@ impl Reading<'_> {
             Some(key) => self.fall_back(key, refusal.closed.as_ref(), line),
             None => Effect::NotServed,
         };
-        for reason in &refusal.reasons {
-            self.problem(line, Some(refusal.object.clone()), reason.clone(), effect);
+        for reason in input_problem::of_refusal(refusal) {
+            self.problem(line, Some(refusal.object.clone()), reason, effect);
         }
     }
 
