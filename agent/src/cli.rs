@@ -227,8 +227,8 @@ pub(crate) struct TopArgs {
     #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=3600))]
     pub interval: u16,
     /// Lines of each table
-    #[arg(long, value_name = "N", default_value_t = 10)]
-    pub lines: usize,
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..))]
+    pub lines: u16,
     /// Show it once, and end
     #[arg(long)]
     pub once: bool,

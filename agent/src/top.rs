@@ -32,7 +32,7 @@ pub(crate) fn run(args: &TopArgs, agent: &Agent) -> Result<ExitCode> {
         };
         let mut rates = Rates::between(&before, &after);
         for kind in [&mut rates.listeners, &mut rates.routes, &mut rates.backends] {
-            kind.truncate(args.lines);
+            kind.truncate(usize::from(args.lines));
         }
         match args.output.format() {
             Some(format) => output::value(&serde_json::to_value(&rates)?, format)?,

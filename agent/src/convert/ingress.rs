@@ -175,8 +175,8 @@ impl World {
         self.objects.get(&(kind, (namespace.to_owned(), name.to_owned())))
     }
 
-    /// The names that a Secret's certificate is for, none if it cannot be read; `None` if the Secret
-    /// is not given.
+    /// The names that a Secret's certificate is for, none if it cannot be read; `None` if the
+    /// Secret is not given.
     pub(super) fn certificate_names(&self, namespace: &str, secret: &str) -> Option<Vec<String>> {
         let secret = self.object("Secret", namespace, secret)?;
         let Ok(mut secret) = serde_json::from_value::<Secret>(secret.clone()) else {

@@ -100,26 +100,13 @@ impl Reading<'_> {
         self.terms.traffic.insert("basic".to_owned(), basic);
         self.became("auth-type", "TrafficPolicy basic");
         self.parts(&["auth-secret-type"], "TrafficPolicy basic.secretRef, key auth");
-        match self.users(secret).map(|users| users.as_deref().map(other_forms)) {
+        let given = self.world.object("Secret", namespace, secret);
+        match given.map(|secret| users(secret).as_deref().map(other_forms)) {
             Some(Some(0)) => self.became("auth-secret", "TrafficPolicy basic.secretRef, key auth"),
             Some(None) => self.close("auth-secret", format!("Secret {secret} has no key auth: write its users there, by htpasswd -B")),
             Some(Some(count)) => self.close("auth-secret", format!("{count} users of Secret {secret} are in a form that is not read: make them by htpasswd -B")),
             None => self.differs("auth-secret", format!("Secret {secret} is not given: its users have to be of htpasswd -B (or {{SHA}}), others close the policy")),
         }
-    }
-
-    /// The file of users in a Secret that is in the input, if it has one.
-    fn users(&self, secret: &str) -> Option<Option<String>> {
-        use base64::Engine as _;
-        let secret = self.world.object("Secret", &self.ingress.namespace, secret)?;
-        let plain = secret.pointer("/stringData/auth").and_then(Value::as_str).map(str::to_owned);
-        let encoded = || {
-            let bytes = base64::engine::general_purpose::STANDARD
-                .decode(secret.pointer("/data/auth")?.as_str()?)
-                .ok()?;
-            String::from_utf8(bytes).ok()
-        };
-        Some(plain.or_else(encoded))
     }
 
     fn limits(&mut self) {
@@ -236,6 +223,16 @@ fn is_range(text: &str) -> bool {
     let Ok(address) = address.parse::<IpAddr>() else { return false };
     let longest = if address.is_ipv4() { 32 } else { 128 };
     prefix.is_none_or(|prefix| prefix.parse::<u8>().is_ok_and(|prefix| prefix <= longest))
+}
+
+/// The file of users in a Secret, if it has one.
+fn users(secret: &Value) -> Option<String> {
+    use base64::Engine as _;
+    use base64::engine::general_purpose::STANDARD;
+    if let Some(plain) = secret.pointer("/stringData/auth").and_then(Value::as_str) {
+        return Some(plain.to_owned());
+    }
+    String::from_utf8(STANDARD.decode(secret.pointer("/data/auth")?.as_str()?).ok()?).ok()
 }
 
 /// Users whose passwords are neither bcrypt nor SHA.
