@@ -48,7 +48,8 @@ pub(super) fn faults(written: &[Written]) -> Vec<Fault> {
             // One rule may be dropped alone.
             state if is_route => state.contains("Accepted=False") || state.contains("PartiallyInvalid=True"),
             state => {
-                let is_invalid = INVALID.iter().any(|reason| state == format!("Accepted=False/{reason}"));
+                let mut conditions = state.split(',').filter_map(|it| it.strip_prefix("Accepted=False/"));
+                let is_invalid = conditions.any(|reason| INVALID.contains(&reason));
                 is_invalid && !finding.message.contains(MISSING)
             }
         };

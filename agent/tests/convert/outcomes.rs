@@ -162,3 +162,34 @@ fn where_all_is_passed_on_nothing_becomes_of_requests() {
         assert!(matches!(lines[..], [it] if it.starts_with("not needed")), "{told}");
     }
 }
+
+#[test]
+fn of_two_redirects_the_temporal_one_is_done() {
+    let both =
+        [("permanent-redirect", "https://b.example.com"), ("temporal-redirect", "https://a.example.com")];
+    let object = ingress("shop", "app", "app.example.com", ("/", "Prefix"), &both);
+    let converted = portcullis(&["convert", "-"], &documents(&[object]));
+    let (written, told) = (text(&converted.stdout), text(&converted.stderr));
+    assert!(written.contains("statusCode: 302") && !written.contains("b.example.com"), "{written}");
+    assert!(told_of(&told, "permanent-redirect")[0].starts_with("not needed"), "{told}");
+}
+
+/// The second would have had the header's requests of another path's.
+#[test]
+fn a_canary_goes_beside_its_kind_of_path_alone() {
+    let main = ingress("shop", "main", "app.example.com", ("/a", "Exact"), &[]);
+    let canary = [("canary", "true"), ("canary-weight", "20")];
+    let canary = ingress("shop", "app", "app.example.com", ("/a", "Prefix"), &canary);
+    let told = text(&portcullis(&["convert", "-"], &documents(&[main, canary])).stderr);
+    assert!(told_of(&told, "canary")[0].starts_with("lost"), "{told}");
+}
+
+#[test]
+fn a_service_that_two_speak_to_in_two_ways_is_told_of() {
+    let grpc = ingress("shop", "app", "a.example.com", ("/", "Prefix"), &[("backend-protocol", "GRPC")]);
+    let mut other = ingress("shop", "other", "b.example.com", ("/", "Prefix"), &[]);
+    other["spec"]["rules"][0]["http"]["paths"][0]["backend"]["service"]["name"] = json!("app");
+    let told = text(&portcullis(&["convert", "-"], &documents(&[grpc, other])).stderr);
+    let line = told.lines().find(|line| line.starts_with("shop/other"));
+    assert!(line.is_some_and(|line| line.contains("one policy holds for a Service")), "{told}");
+}

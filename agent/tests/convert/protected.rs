@@ -316,3 +316,36 @@ fn a_host_that_a_certificate_may_be_for_is_told_of() {
     let written = text(&portcullis(&["convert", "-"], &documents(&[object, secret])).stdout);
     assert!(written.contains("hostname: b.example.com") && written.contains("name: wild"), "{written}");
 }
+
+/// Each with a word of the line that says so.
+#[test]
+fn what_would_not_do_the_same_is_closed() {
+    let of = |annotations: &[(&str, &str)]| {
+        vec![ingress("shop", "app", "app.example.com", ("/a", "Prefix"), annotations)]
+    };
+    let beside = |mut objects: Vec<Value>, object: Value| {
+        objects.push(object);
+        objects
+    };
+    let mut unclassified = of(&[]);
+    unclassified[0]["spec"].as_object_mut().unwrap().remove("ingressClassName");
+    let class = json!({"apiVersion": "networking.k8s.io/v1", "kind": "IngressClass", "metadata": {"name": "nginx"},
+        "spec": {"controller": "k8s.io/ingress-nginx"}});
+    let mut external = service("shop", "app");
+    external["spec"]["type"] = json!("ExternalName");
+    let users = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "users", "namespace": "shop"},
+        "stringData": {"htpasswd": "ann:{SHA}a"}});
+    let basic = [("auth-type", "basic"), ("auth-secret", "users")];
+    for (objects, what) in [
+        (beside(unclassified, class), "it has no class"),
+        (beside(of(&[]), external), "ExternalName"),
+        (beside(of(&basic), users), "no key auth"),
+        (of(&[("rewrite-target", "/x//y")]), "RouteFilter shop/app-rewrite"),
+    ] {
+        let converted = portcullis(&["convert", "-"], &documents(&objects));
+        let told = text(&converted.stderr);
+        let line = told.lines().find(|line| line.contains(what)).unwrap_or_else(|| panic!("{what}: {told}"));
+        assert!(line.contains("CLOSED"), "{line}");
+        assert!(!text(&converted.stdout).contains("backendRefs"), "{what}: {}", text(&converted.stdout));
+    }
+}
