@@ -29,8 +29,8 @@ pub enum Claim {
 }
 
 /// The kind of claim that a field is, by its name in lower case; `None` for nearly all fields.
-pub fn claim(name: &str) -> Option<Claim> {
-    let name = name.as_bytes();
+pub fn claim(name: impl AsRef<[u8]>) -> Option<Claim> {
+    let name = name.as_ref();
     let begins = |claim: &[u8]| {
         name.len() >= claim.len() && name.iter().zip(claim).all(|(a, b)| a == b || (*a == b'_' && *b == b'-'))
     };
@@ -51,9 +51,10 @@ pub fn claim(name: &str) -> Option<Claim> {
 
 /// True for names in lower case that are the same, or read the same where header fields become
 /// variables.
-pub fn is_alike(one: &str, other: &str) -> bool {
-    let plain = |byte| if byte == b'_' { b'-' } else { byte };
-    one.len() == other.len() && one.bytes().map(plain).eq(other.bytes().map(plain))
+pub fn is_alike(one: impl AsRef<[u8]>, other: impl AsRef<[u8]>) -> bool {
+    let (one, other) = (one.as_ref(), other.as_ref());
+    let plain = |byte: &u8| if *byte == b'_' { b'-' } else { *byte };
+    one.len() == other.len() && one.iter().map(plain).eq(other.iter().map(plain))
 }
 
 #[cfg(test)]

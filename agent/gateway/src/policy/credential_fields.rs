@@ -95,7 +95,7 @@ fn pairs<T>(all: &[T]) -> impl Iterator<Item = (&T, &T)> {
 
 /// True for names of fields that are the same, or read the same at some backends.
 fn are_alike(one: &str, other: &str) -> bool {
-    is_alike(&one.to_ascii_lowercase(), &other.to_ascii_lowercase())
+    is_alike(one.to_ascii_lowercase(), other.to_ascii_lowercase())
 }
 
 // === impl Credential ===

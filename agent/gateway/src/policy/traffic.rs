@@ -162,7 +162,7 @@ fn closing(faults: &str) -> Fault {
 fn not_written(limits: Box<[RateLimit]>, written: &[Written<'_>]) -> Result<Box<[RateLimit]>, String> {
     let forged = limits.iter().find_map(|limit| match &limit.key {
         RateKey::Header(name) => {
-            written.iter().map(|it| it.name).find(|it| is_alike(&it.to_ascii_lowercase(), name.as_str()))
+            written.iter().map(|it| it.name).find(|it| is_alike(it.to_ascii_lowercase(), name.as_str()))
         }
         RateKey::All | RateKey::ClientAddress | RateKey::Claim(_) => None,
     });

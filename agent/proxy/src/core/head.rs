@@ -65,7 +65,7 @@ pub(crate) trait FieldsMut: Fields {
 /// The name of a header field, in the parser's own form.
 pub(crate) trait FieldName {
     /// In lower case.
-    fn as_str(&self) -> &str;
+    fn as_bytes(&self) -> &[u8];
     fn known(&self) -> Option<KnownField>;
 }
 
@@ -102,28 +102,28 @@ pub(crate) struct KnownFields(u32);
 
 impl KnownField {
     /// Of a name in lower case.
-    pub(crate) fn of(name: &str) -> Option<Self> {
+    pub(crate) fn of(name: &[u8]) -> Option<Self> {
         Some(match name {
-            "connection" => Self::Connection,
-            "content-length" => Self::ContentLength,
-            "cookie" => Self::Cookie,
-            "expect" => Self::Expect,
-            "forwarded" => Self::Forwarded,
-            "host" => Self::Host,
-            "te" => Self::Te,
-            "transfer-encoding" => Self::TransferEncoding,
-            "upgrade" => Self::Upgrade,
+            b"connection" => Self::Connection,
+            b"content-length" => Self::ContentLength,
+            b"cookie" => Self::Cookie,
+            b"expect" => Self::Expect,
+            b"forwarded" => Self::Forwarded,
+            b"host" => Self::Host,
+            b"te" => Self::Te,
+            b"transfer-encoding" => Self::TransferEncoding,
+            b"upgrade" => Self::Upgrade,
             _ => return Self::of_rare(name),
         })
     }
 
     /// Of a name that the HTTP library has no constant for.
-    fn of_rare(name: &str) -> Option<Self> {
+    fn of_rare(name: &[u8]) -> Option<Self> {
         Some(match name {
-            "cdn-loop" => Self::CdnLoop,
-            "http2-settings" => Self::Http2Settings,
-            "keep-alive" => Self::KeepAlive,
-            "proxy-connection" => Self::ProxyConnection,
+            b"cdn-loop" => Self::CdnLoop,
+            b"http2-settings" => Self::Http2Settings,
+            b"keep-alive" => Self::KeepAlive,
+            b"proxy-connection" => Self::ProxyConnection,
             name => match origin::claim(name)? {
                 Claim::Plain => Self::Claim,
                 Claim::RequestId => Self::RequestId,
@@ -144,12 +144,29 @@ impl KnownFields {
         found
     }
 
-    pub(crate) fn insert(&mut self, field: KnownField) {
-        self.0 |= 1 << field as u32;
+    pub(crate) const fn all_of(fields: &[KnownField]) -> Self {
+        let (mut all, mut at) = (0, 0);
+        while at < fields.len() {
+            all |= 1 << fields[at] as u32;
+            at += 1;
+        }
+        Self(all)
     }
 
-    pub(crate) fn without(self, field: KnownField) -> Self {
-        Self(self.0 & !(1 << field as u32))
+    pub(crate) const fn with(self, others: Self) -> Self {
+        Self(self.0 | others.0)
+    }
+
+    pub(crate) fn without(self, others: Self) -> Self {
+        Self(self.0 & !others.0)
+    }
+
+    pub(crate) fn has_any(self, others: Self) -> bool {
+        self.0 & others.0 != 0
+    }
+
+    pub(crate) fn insert(&mut self, field: KnownField) {
+        self.0 |= 1 << field as u32;
     }
 
     pub(crate) fn has(self, field: KnownField) -> bool {
@@ -171,7 +188,7 @@ pub(crate) fn content_length(fields: &impl Fields) -> Option<u64> {
 /// Appends the fields in the form of HTTP/1, without the empty line after them.
 pub(crate) fn write_fields(fields: &impl Fields, out: &mut Vec<u8>) {
     for (name, value) in fields.iter() {
-        out.extend_from_slice(name.as_str().as_bytes());
+        out.extend_from_slice(name.as_bytes());
         out.extend_from_slice(b": ");
         out.extend_from_slice(value);
         out.extend_from_slice(b"\r\n");
@@ -267,8 +284,8 @@ impl FieldsMut for HeaderMap {
 }
 
 impl FieldName for HeaderName {
-    fn as_str(&self) -> &str {
-        self.as_str()
+    fn as_bytes(&self) -> &[u8] {
+        self.as_str().as_bytes()
     }
 
     fn known(&self) -> Option<KnownField> {
@@ -282,7 +299,7 @@ impl FieldName for HeaderName {
             header::TE => KnownField::Te,
             header::TRANSFER_ENCODING => KnownField::TransferEncoding,
             header::UPGRADE => KnownField::Upgrade,
-            _ => return KnownField::of_rare(self.as_str()),
+            _ => return KnownField::of_rare(self.as_bytes()),
         })
     }
 }

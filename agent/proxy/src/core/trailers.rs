@@ -21,15 +21,15 @@ pub(crate) fn restrict_trailers(trailers: &mut impl FieldsMut, edited: &[HeaderN
         header::TRAILER,
         header::PRAGMA,
     ];
-    const PREFIXES: [&str; 2] = ["content-", "if-"];
+    const PREFIXES: [&[u8]; 2] = [b"content-", b"if-"];
     let padded = trailers.iter().filter(|(_, value)| is_padded(value));
-    let padded: Vec<_> = padded.map(|(name, _)| name.as_str().to_owned()).collect();
+    let padded: Vec<_> = padded.map(|(name, _)| name.as_bytes().to_owned()).collect();
     trailers.remove_if(|name| {
-        let text = name.as_str();
+        let name_bytes = name.as_bytes();
         name.known().is_some()
-            || padded.iter().any(|removed| removed == text)
-            || NAMES.iter().chain(edited).any(|removed| is_alike(removed.as_str(), text))
-            || PREFIXES.iter().any(|prefix| text.starts_with(prefix))
+            || padded.iter().any(|removed| removed == name_bytes)
+            || NAMES.iter().chain(edited).any(|removed| is_alike(removed.as_str(), name_bytes))
+            || PREFIXES.iter().any(|prefix| name_bytes.starts_with(prefix))
     });
 }
 

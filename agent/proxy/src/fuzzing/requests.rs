@@ -41,10 +41,7 @@ fn own_request(bytes: &[u8], piece: usize) -> Option<(OwnRequest, usize)> {
     let Reading::Head(head, size) = head::read(&mut head) else { return None };
     let mut fields = HeaderMap::new();
     for (name, value) in head.fields().iter() {
-        fields.append(
-            HeaderName::from_bytes(name.as_str().as_bytes()).ok()?,
-            HeaderValue::from_bytes(value).ok()?,
-        );
+        fields.append(HeaderName::from_bytes(name.as_bytes()).ok()?, HeaderValue::from_bytes(value).ok()?);
     }
     let query = head.query().map(|query| format!("?{query}")).unwrap_or_default();
     let (method, version) = (head.method().clone(), head.version());

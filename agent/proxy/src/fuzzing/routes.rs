@@ -32,10 +32,7 @@ pub fn routed(bytes: &[u8], table: &RouteTable) -> Option<Routed> {
     let is_over_time = request.search.is_over();
     let mut fields = HeaderMap::new();
     for (name, value) in head.fields().iter() {
-        fields.append(
-            HeaderName::from_bytes(name.as_str().as_bytes()).ok()?,
-            HeaderValue::from_bytes(value).ok()?,
-        );
+        fields.append(HeaderName::from_bytes(name.as_bytes()).ok()?, HeaderValue::from_bytes(value).ok()?);
     }
     let (path, query) = (target.path.clone().into_owned(), head.query().map(str::to_owned));
     Some(Routed { method: head.method().clone(), path, query, fields, found, is_over_time })

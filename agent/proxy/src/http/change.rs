@@ -54,13 +54,13 @@ impl Change {
 
 /// Another spelling of a field that is not for others to change takes no field of that away.
 fn remove(fields: &mut impl FieldsMut, name: &HeaderName) {
-    fields.remove_if(|there| is_alike(there.as_str(), name.as_str()) && !is_own(there));
+    fields.remove_if(|there| is_alike(there.as_bytes(), name.as_str()) && !is_own(there));
 }
 
 /// True for fields that frame messages, belong to one connection, decide where a request goes, or
 /// say whose certificate the client has shown: they are not for others to change.
 pub(crate) fn is_own(name: &impl FieldName) -> bool {
-    name.as_str() == header::TRAILER.as_str()
+    name.as_bytes() == header::TRAILER.as_str().as_bytes()
         || match name.known() {
             Some(
                 KnownField::CdnLoop

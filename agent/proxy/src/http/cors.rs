@@ -15,7 +15,7 @@ use crate::http::answer::Answer;
 use crate::http::headers::copy_value;
 
 /// The prefix of all names that CORS gives a meaning in responses.
-const PREFIX: &str = "access-control-";
+const PREFIX: &[u8] = b"access-control-";
 const ANY: HeaderValue = HeaderValue::from_static("*");
 
 /// A request to which a CORS filter applies.
@@ -52,7 +52,7 @@ impl<'s> CrossOrigin<'s> {
     /// Makes a response say what the filter says, and nothing of what the backend says about the
     /// same: "a Gateway API implementation is expected to be the final authority" (GEP-1767).
     pub(crate) fn edit(&self, fields: &mut impl FieldsMut) {
-        fields.remove_if(|name| name.as_str().starts_with(PREFIX));
+        fields.remove_if(|name| name.as_bytes().starts_with(PREFIX));
         vary_by_origin(fields);
         self.allow(fields);
     }

@@ -53,7 +53,10 @@ pub(crate) fn check_size(head: &impl Head, limits: &ListenerLimits) -> Result<()
     if over(head.path().len() + head.query().map_or(0, str::len), limits.target_bytes) {
         return Err(Reason::TargetTooLong);
     }
-    let sizes = head.fields().iter().map(|(name, value)| name.as_str().len() + value.len() + SEPARATORS);
+    if limits.header_fields.is_none() && limits.header_bytes.is_none() {
+        return Ok(());
+    }
+    let sizes = head.fields().iter().map(|(name, value)| name.as_bytes().len() + value.len() + SEPARATORS);
     let (count, bytes) = sizes.fold((0, 0), |(count, bytes), size| (count + 1, bytes + size));
     if over(count, limits.header_fields) || over(bytes, limits.header_bytes) {
         return Err(Reason::FieldsTooLarge);
@@ -70,7 +73,7 @@ fn check_fields(version: Version, fields: &impl Fields, limits: &Limits) -> Resu
     let (mut removes_end_to_end, mut padded) = (false, false);
     for (name, value) in fields.iter() {
         count += 1;
-        bytes += name.as_str().len() + value.len() + SEPARATORS;
+        bytes += name.as_bytes().len() + value.len() + SEPARATORS;
         padded |= version == Version::HTTP_2 && is_padded(value);
         let Some(known) = name.known() else { continue };
         found.insert(known);
@@ -151,13 +154,22 @@ fn host(head: &impl Head) -> Result<Cow<'_, str>, Reason> {
 /// # Errors
 /// When it names none.
 pub fn bare_host(authority: &str) -> Result<Cow<'_, str>, Reason> {
-    let colon = memchr::memrchr(b':', authority.as_bytes()).filter(|_| !authority.ends_with(']'));
-    let (name, port) = colon.and_then(|at| authority.split_at_checked(at)).unwrap_or((authority, ""));
-    let port = port.strip_prefix(':').unwrap_or_default();
-    let is_port = port.is_empty() || port.bytes().all(|b| b.is_ascii_digit()) && port.parse::<u16>().is_ok();
-    let is_host = match name.strip_prefix('[') {
-        Some(literal) => literal.strip_suffix(']').is_some_and(|it| it.parse::<Ipv6Addr>().is_ok()),
-        None => !name.is_empty() && name.bytes().all(|b| HOST_NAME[usize::from(b)]),
+    let is_literal = authority.starts_with('[');
+    let end = if is_literal {
+        authority.find(']').map(|at| at + 1)
+    } else {
+        authority.bytes().position(|byte| !HOST_NAME[usize::from(byte)])
+    };
+    let (name, port) = authority.split_at_checked(end.unwrap_or(authority.len())).unwrap_or_default();
+    let is_port = match port.strip_prefix(':') {
+        Some(number) => {
+            number.is_empty() || number.bytes().all(|b| b.is_ascii_digit()) && number.parse::<u16>().is_ok()
+        }
+        None => port.is_empty(),
+    };
+    let is_host = !is_literal || {
+        let address = name.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+        address.is_some_and(|address| address.parse::<Ipv6Addr>().is_ok())
     };
     if !is_host || !is_port {
         return Err(Reason::BadHost);
@@ -294,6 +306,12 @@ mod tests {
             ("example.com..", None),
             ("", None),
             ("[x]", None),
+            ("[::1].", None),
+            ("[::1", None),
+            ("::1", None),
+            ("a:80:80", None),
+            ("a:", Some("a")),
+            ("ä", None),
         ] {
             assert_eq!(bare_host(raw).ok().as_deref(), host, "{raw}");
         }

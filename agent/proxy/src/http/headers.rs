@@ -15,16 +15,22 @@ use crate::http::sender::{self, X_FORWARDED_FOR};
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 
-static HOP_BY_HOP: [(KnownField, HeaderName); 8] = [
-    (KnownField::Connection, header::CONNECTION),
-    (KnownField::TransferEncoding, header::TRANSFER_ENCODING),
-    (KnownField::Te, header::TE),
-    (KnownField::Upgrade, header::UPGRADE),
-    (KnownField::Expect, header::EXPECT),
-    (KnownField::KeepAlive, HeaderName::from_static("keep-alive")),
-    (KnownField::ProxyConnection, HeaderName::from_static("proxy-connection")),
-    (KnownField::Http2Settings, HeaderName::from_static("http2-settings")),
-];
+const HOP_BY_HOP: KnownFields = KnownFields::all_of(&[
+    KnownField::Connection,
+    KnownField::TransferEncoding,
+    KnownField::Te,
+    KnownField::Upgrade,
+    KnownField::Expect,
+    KnownField::KeepAlive,
+    KnownField::ProxyConnection,
+    KnownField::Http2Settings,
+]);
+/// What clients say of themselves, unless it is proxies that are believed.
+const CLAIMS: KnownFields = KnownFields::all_of(&[KnownField::Claim]).with(NEVER_PASSED);
+/// `Forwarded` (RFC 7239) passes proxies that do not know it, and so do fields about clients'
+/// certificates: backends may only believe them if they have them from us.
+const NEVER_PASSED: KnownFields =
+    KnownFields::all_of(&[KnownField::DisguisedClaim, KnownField::Forwarded, KnownField::ClientIdentity]);
 
 /// The sender of a request, and the way it came.
 pub(crate) struct Forwarded<'r> {
@@ -77,10 +83,12 @@ pub(crate) fn remove_hop_by_hop(fields: &mut impl FieldsMut, found: KnownFields)
     if found.has(KnownField::TransferEncoding) {
         fields.remove(&header::CONTENT_LENGTH);
     }
-    for (known, name) in &HOP_BY_HOP {
-        if found.has(*known) {
-            fields.remove(name);
-        }
+    remove_all(fields, found, HOP_BY_HOP);
+}
+
+fn remove_all(fields: &mut impl FieldsMut, found: KnownFields, removed: KnownFields) {
+    if found.has_any(removed) {
+        fields.remove_if(|name| name.known().is_some_and(|known| removed.has(known)));
     }
 }
 
@@ -163,15 +171,9 @@ pub(crate) fn disbelieve(
     found: KnownFields,
     chain: Option<&HeaderValue>,
 ) -> KnownFields {
-    // `Forwarded` (RFC 7239) passes proxies that do not know it, and so do fields about clients'
-    // certificates: backends may only believe them if they have them from us.
-    let dropped =
-        [KnownField::Claim, KnownField::DisguisedClaim, KnownField::Forwarded, KnownField::ClientIdentity];
-    let dropped = if chain.is_none() { &dropped[..] } else { &dropped[1..] };
-    if dropped.iter().any(|field| found.has(*field)) {
-        fields.remove_if(|name| name.known().is_some_and(|known| dropped.contains(&known)));
-    }
-    dropped.iter().fold(found, |found, field| found.without(*field))
+    let dropped = if chain.is_none() { CLAIMS } else { NEVER_PASSED };
+    remove_all(fields, found, dropped);
+    found.without(dropped)
 }
 
 /// Applies a header filter of a request. What it removes or sets goes in all spellings that read
@@ -180,9 +182,9 @@ pub(crate) fn disbelieve(
 pub(crate) fn edit_request(fields: &mut impl FieldsMut, change: &HeaderEdit) {
     let names = || change.remove.iter().chain(change.set.iter().map(|(name, _)| name));
     if names().next().is_some() {
-        let is_other = |there: &str, name: &str| is_alike(there, name) && there != name;
+        let is_other = |there: &[u8], name: &str| is_alike(there, name) && there != name.as_bytes();
         fields.remove_if(|there| {
-            names().any(|name| is_other(there.as_str(), name.as_str())) && there.known().is_none()
+            names().any(|name| is_other(there.as_bytes(), name.as_str())) && there.known().is_none()
         });
     }
     edit(fields, change);

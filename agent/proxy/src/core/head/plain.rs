@@ -115,8 +115,8 @@ impl FieldsMut for PlainFields {
 // === impl PlainName ===
 
 impl FieldName for PlainName {
-    fn as_str(&self) -> &str {
-        &self.0
+    fn as_bytes(&self) -> &[u8] {
+        self.0.as_bytes()
     }
 
     fn known(&self) -> Option<KnownField> {

@@ -177,7 +177,7 @@ fn outgoing(head: &RequestHead<'_>, client: &Rc<Client>) -> Box<Outgoing> {
     *request.version_mut() = head.version();
     *request.uri_mut() = head.target().map_or_else(Uri::default, Uri::from);
     for (name, value) in head.fields.iter() {
-        let name = header::HeaderName::from_bytes(name.as_str().as_bytes());
+        let name = header::HeaderName::from_bytes(name.as_bytes());
         if let (Ok(name), Ok(value)) = (name, header::HeaderValue::from_bytes(value)) {
             request.headers_mut().append(name, value);
         }

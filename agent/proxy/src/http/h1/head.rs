@@ -66,12 +66,10 @@ pub(crate) fn read(bytes: &mut [u8]) -> Reading<'_> {
         return Reading::Uncertain(doubt);
     };
     let version = if minor == 1 { Version::HTTP_11 } else { Version::HTTP_10 };
-    let is_plain = target.starts_with('/')
-        && target.bytes().all(|byte| TARGET[usize::from(byte)])
-        && !has_bare_line_feed(&bytes[..size]);
+    let is_plain = target.starts_with('/') && target.bytes().all(|byte| TARGET[usize::from(byte)]);
     let method = plain_method(method).filter(|_| is_plain);
     let target = Extent::of(bytes, target.as_bytes());
-    let places = Extents::of(bytes, request.headers);
+    let places = Extents::of(bytes, request.headers).filter(|places| places.are_lines_of(&bytes[..size]));
     let (Some(method), Some(target), Some(places)) = (method, target, places) else {
         return Reading::Uncertain(doubt);
     };
@@ -84,11 +82,6 @@ pub(crate) fn read(bytes: &mut [u8]) -> Reading<'_> {
 fn doubt(request: &httparse::Request<'_, '_>) -> Doubt {
     let upgrades = request.headers.iter().any(|field| field.name.eq_ignore_ascii_case("upgrade"));
     if upgrades || request.method == Some("CONNECT") { Doubt::Connection } else { Doubt::Request }
-}
-
-/// A line that ends in LF alone is one to some readers only.
-fn has_bare_line_feed(bytes: &[u8]) -> bool {
-    memchr::memchr_iter(b'\n', bytes).any(|at| !bytes[..at].ends_with(b"\r"))
 }
 
 /// Methods that are served here; others are rare, or refused.
