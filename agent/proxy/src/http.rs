@@ -28,6 +28,7 @@ pub(crate) mod grpc_web;
 pub(crate) mod h1;
 pub(crate) mod h2;
 pub(crate) mod headers;
+pub(crate) mod host_value;
 pub(crate) mod library;
 pub(crate) mod loops;
 pub(crate) mod path;

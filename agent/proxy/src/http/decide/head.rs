@@ -10,6 +10,7 @@ use crate::core::head::{Fields, Head};
 use crate::core::origin::{self, Claim};
 use crate::http::decide::decision::{Decision, Guarded, Next, Step};
 use crate::http::edge::Target;
+use crate::http::host_value::host_value;
 use crate::http::search_time::SearchTime;
 
 /// The head as routes see it.
@@ -28,8 +29,9 @@ impl<'r, H: Head> RoutedHead<'r, H> {
 
     /// The host with port, as the target names it; or else as the field does.
     pub(super) fn named_and_field(&self) -> (Option<HeaderValue>, Option<HeaderValue>) {
-        let named = self.head.authority().and_then(|authority| HeaderValue::from_str(authority).ok());
-        let field = if named.is_none() { self.head.fields().copy(&header::HOST) } else { None };
+        let named = self.head.authority().and_then(|authority| host_value(authority.as_bytes()));
+        let field = || self.head.fields().get(&header::HOST).and_then(host_value);
+        let field = if named.is_none() { field() } else { None };
         (named, field)
     }
 
