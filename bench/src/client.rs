@@ -19,14 +19,15 @@ impl<T: Read + Write> Stream for T {}
 type Bytes = Box<dyn Stream>;
 
 pub(crate) trait Client {
-    /// Sends a request and reads the whole answer, which must be a 200.
-    fn get(&mut self, path: &str) -> Result<()>;
+    /// Sends a request to a path and reads the whole answer, which must be a 200.
+    fn ask(&mut self, path: &str) -> Result<()>;
 }
 
 struct Http1 {
     stream: BufReader<Bytes>,
-    /// All lines but the first, and the empty one.
-    fields: String,
+    method: &'static str,
+    /// All lines but the first, the empty one, and the body.
+    rest: String,
 }
 
 struct Http2 {
@@ -48,10 +49,21 @@ pub(crate) struct Target<'a> {
 impl Target<'_> {
     /// HTTP/1.1, for a host.
     pub(crate) fn plain(self, host: &str, further: &[(&str, &str)]) -> Result<Box<dyn Client>> {
+        Ok(Box::new(Http1::new(self.connect()?, host, further)))
+    }
+
+    /// The same with a body of so many bytes.
+    pub(crate) fn post(self, host: &str, bytes: usize) -> Result<Box<dyn Client>> {
+        let mut http1 = Http1::new(self.connect()?, host, &[("Content-Length", &bytes.to_string())]);
+        http1.rest += &"x".repeat(bytes);
+        Ok(Box::new(Http1 { method: "POST", ..http1 }))
+    }
+
+    fn connect(self) -> Result<Bytes> {
         let stream = TcpStream::connect(SocketAddr::new(self.address, HTTP_PORT))?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(TIMEOUT))?;
-        Ok(Box::new(Http1::new(Box::new(stream), host, further)))
+        Ok(Box::new(stream))
     }
 
     /// The same over TLS, for the first host that has a certificate.
@@ -80,13 +92,13 @@ impl Http1 {
     fn new(stream: Bytes, host: &str, further: &[(&str, &str)]) -> Self {
         let mut fields = format!("Host: {host}\r\n");
         further.iter().for_each(|(name, value)| fields += &format!("{name}: {value}\r\n"));
-        Self { stream: BufReader::new(stream), fields: fields + "\r\n" }
+        Self { stream: BufReader::new(stream), method: "GET", rest: fields + "\r\n" }
     }
 }
 
 impl Client for Http1 {
-    fn get(&mut self, path: &str) -> Result<()> {
-        let request = format!("GET {path} HTTP/1.1\r\n{}", self.fields);
+    fn ask(&mut self, path: &str) -> Result<()> {
+        let request = format!("{} {path} HTTP/1.1\r\n{}", self.method, self.rest);
         self.stream.get_mut().write_all(request.as_bytes())?;
         self.stream.get_mut().flush()?;
         let mut head = String::new();
@@ -152,7 +164,7 @@ impl Http2 {
 }
 
 impl Client for Http2 {
-    fn get(&mut self, path: &str) -> Result<()> {
+    fn ask(&mut self, path: &str) -> Result<()> {
         self.last_stream = if self.last_stream == 0 { 1 } else { self.last_stream + 2 };
         // RFC 7541: `:method: GET` and `:scheme: https` of the static table, `:authority` and
         // `:path` by their names there.

@@ -111,7 +111,7 @@ fn open(kind: Kind, target: Target<'_>, connections: usize) -> Result<Vec<Box<dy
             Kind::Https => target.tls()?,
             Kind::Http2 => target.http2()?,
         };
-        client.get("/")?;
+        client.ask("/")?;
         Ok(client)
     };
     (0..connections).map(one).collect()

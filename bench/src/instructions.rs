@@ -22,6 +22,7 @@ use self::backend::AGENT;
 use self::callgrind::Callgrind;
 use self::recorded::Recorded;
 use super::client::{Client, Target};
+use super::load::POST;
 use super::manifests::Manifests;
 use super::random::Random;
 use super::site::{MANY, ONE, Site, Size, path};
@@ -59,13 +60,20 @@ pub(crate) struct Args {
 enum Workload {
     Http1,
     Http1TwelveHeaders,
+    Post,
     Https,
     Http2,
     Routes,
 }
 
-const WORKLOADS: [Workload; 5] =
-    [Workload::Http1, Workload::Http1TwelveHeaders, Workload::Https, Workload::Http2, Workload::Routes];
+const WORKLOADS: [Workload; 6] = [
+    Workload::Http1,
+    Workload::Http1TwelveHeaders,
+    Workload::Post,
+    Workload::Https,
+    Workload::Http2,
+    Workload::Routes,
+];
 
 /// Instructions per request: one value for each pair of runs.
 struct Measured {
@@ -132,6 +140,7 @@ impl Workload {
         match self {
             Self::Http1 => "http1",
             Self::Http1TwelveHeaders => "http1-12-headers",
+            Self::Post => "http1-post",
             Self::Https => "https",
             Self::Http2 => "http2",
             Self::Routes => "routes",
@@ -142,6 +151,7 @@ impl Workload {
         match self {
             Self::Http1 => "HTTP/1.1, one header",
             Self::Http1TwelveHeaders => "HTTP/1.1, twelve headers",
+            Self::Post => "HTTP/1.1, POST of 512 bytes",
             Self::Https => "HTTPS (HTTP/1.1)",
             Self::Http2 => "HTTP/2 over TLS",
             Self::Routes => "HTTP/1.1, a random one of 10,000 routes",
@@ -159,7 +169,7 @@ impl Workload {
                 } else {
                     "/".to_owned()
                 };
-                client.get(&path).with_context(|| format!("{}: GET {path}", self.title()))?;
+                client.ask(&path).with_context(|| format!("{}: {path}", self.title()))?;
                 callgrind.threads().wait_idle()?;
             }
             match keep {
@@ -181,6 +191,7 @@ impl Workload {
         match self {
             Self::Http1 => target.plain(ONE, &[]),
             Self::Http1TwelveHeaders => target.plain(ONE, &BROWSER),
+            Self::Post => target.post(ONE, POST),
             Self::Routes => target.plain(MANY, &[]),
             Self::Https => target.tls(),
             Self::Http2 => target.http2(),

@@ -15,7 +15,7 @@ use super::workload::{Asked, BROWSER, Load, Protocol};
 
 const H2_STREAMS: &str = "10";
 /// Bytes of a request's body.
-const POST: usize = 512;
+pub(super) const POST: usize = 512;
 
 /// Addition to wrk's script: what is wrong with an answer. A response is parsed for it, which costs
 /// too much for measurements.

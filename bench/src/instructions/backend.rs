@@ -1,7 +1,7 @@
 //! A backend that answers only when the agent has nothing left to do, so that each request takes
 //! the agent the same steps: what it reads never depends on who was faster.
 
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
@@ -32,7 +32,7 @@ fn serve(mut stream: TcpStream) -> Result<()> {
     let head = format!("HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: {BODY}\r\n\r\n");
     let answer = head + &"x".repeat(BODY);
     let mut reader = BufReader::new(stream.try_clone()?);
-    while read_head(&mut reader)? {
+    while read_request(&mut reader)? {
         let agent = *AGENT.lock().unwrap_or_else(PoisonError::into_inner);
         agent.map_or(Ok(()), Threads::wait_idle)?;
         stream.write_all(answer.as_bytes())?;
@@ -41,15 +41,19 @@ fn serve(mut stream: TcpStream) -> Result<()> {
 }
 
 /// Returns false at the end of the connection.
-fn read_head(reader: &mut impl BufRead) -> io::Result<bool> {
-    let mut line = String::new();
+fn read_request(reader: &mut impl BufRead) -> Result<bool> {
+    let (mut line, mut length) = (String::new(), 0);
     loop {
         line.clear();
         if reader.read_line(&mut line)? == 0 {
             return Ok(false);
         }
         if line == "\r\n" {
-            return Ok(true);
+            break;
+        }
+        if let Some(value) = line.strip_prefix("content-length:") {
+            length = value.trim().parse()?;
         }
     }
+    Ok(io::copy(&mut reader.take(length), &mut io::sink())? == length)
 }
