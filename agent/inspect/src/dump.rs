@@ -310,7 +310,7 @@ fn dump_values<N: ToString>(conditions: &[(N, ValueMatch)]) -> Value {
 fn dump_value_match(value: &ValueMatch) -> String {
     match value {
         ValueMatch::Exact(exact) => format!("Exact {exact}"),
-        ValueMatch::Regex(regex) => format!("RegularExpression {regex}"),
+        ValueMatch::Regex(pattern) => format!("RegularExpression {}", pattern.written),
     }
 }
 

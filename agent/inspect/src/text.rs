@@ -25,7 +25,7 @@ pub(crate) fn match_text(matches: &RouteMatch) -> String {
 pub(crate) fn value_text(value: &ValueMatch) -> String {
     match value {
         ValueMatch::Exact(exact) => format!("={exact}"),
-        ValueMatch::Regex(regex) => format!("~{regex}"),
+        ValueMatch::Regex(pattern) => format!("~{}", pattern.written),
     }
 }
 

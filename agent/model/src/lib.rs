@@ -34,6 +34,7 @@ mod listener;
 mod listener_limits;
 mod log_terms;
 mod name;
+mod obeyed;
 mod omitted_fields;
 pub mod origin;
 mod parent_kind;
@@ -91,6 +92,7 @@ pub use listener::{ClientCertificates, Listener, ListenerFilter, ListenerId, Ser
 pub use listener_limits::ListenerLimits;
 pub use log_terms::{LogLines, LogPatch, LogTerms};
 pub use name::ObjectName;
+pub use obeyed::is_obeyed;
 pub use omitted_fields::{LogField, OmittedFields};
 pub use parent_kind::ParentKind;
 pub use password_file::{PasswordFile, PasswordFileError, PasswordHash};
@@ -104,7 +106,7 @@ pub use resilience::{
 };
 pub use retry_budget::{RetryBudget, RetryRate};
 pub use route::{
-    Action, BackendTarget, Failure, PathMatch, RouteMatch, Rule, RuleId, SessionPersistence, Split,
+    Action, BackendTarget, Failure, PathMatch, Pattern, RouteMatch, Rule, RuleId, SessionPersistence, Split,
     ValueMatch, Weighted, WeightedBackend,
 };
 pub use route_filter::{

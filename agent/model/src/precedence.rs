@@ -120,7 +120,7 @@ fn text(name: &ObjectName) -> impl Iterator<Item = u8> {
 fn path_rank(path: &PathMatch) -> (u8, Reverse<u32>) {
     match path {
         PathMatch::Exact(path) => (0, Reverse(count(path.len()))),
-        PathMatch::Regex(regex) => (1, Reverse(count(regex.as_str().len()))),
+        PathMatch::Regex(pattern) => (1, Reverse(count(pattern.written.len()))),
         PathMatch::Prefix(prefix) => (2, Reverse(count(prefix.len()))),
     }
 }
@@ -133,6 +133,7 @@ fn count(number: usize) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Pattern;
 
     #[test]
     fn equally_old_routes_go_by_their_written_name() {
@@ -142,6 +143,18 @@ mod tests {
         };
         assert!(origin("a-b", "x") < origin("a", "x"));
         assert!(origin("a", "b") < origin("a", "c"));
+    }
+
+    /// Classes are compiled as the characters that they have: a short expression is no long one.
+    #[test]
+    fn expressions_go_by_their_length_as_written() {
+        let rank = |written: &str, compiled: &str| {
+            let regex = regex::Regex::new(compiled).unwrap();
+            path_rank(&PathMatch::Regex(Pattern { written: written.into(), regex }))
+        };
+        let (short, long) =
+            (rank(r"/\w+", "^(?:/[0-9A-Za-z_]+)$"), rank("/admin/panel", "^(?:/admin/panel)$"));
+        assert!(long < short);
     }
 
     /// Each differs from the one before in one step more, and the steps behind would say the

@@ -29,15 +29,22 @@ pub enum PathMatch {
     /// By path elements: `/foo` matches `/foo`, `/foo/` and `/foo/bar`, not `/foobar`. Stored
     /// without trailing slash; the root is the empty string.
     Prefix(Box<str>),
-    /// Anchored at both ends.
-    Regex(Regex),
+    Regex(Pattern<Regex>),
 }
 
 #[derive(Clone, Debug)]
 pub enum ValueMatch {
     Exact(Box<str>),
+    Regex(Pattern<BytesRegex>),
+}
+
+/// A regular expression for all of a text.
+#[derive(Clone, Debug)]
+pub struct Pattern<R> {
+    /// As its user wrote it: what is compiled is longer, by anchors and by classes written out.
+    pub written: Arc<str>,
     /// Anchored at both ends.
-    Regex(BytesRegex),
+    pub regex: R,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -164,7 +171,7 @@ impl PathMatch {
             Self::Prefix(prefix) => {
                 path.strip_prefix(&**prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
             }
-            Self::Regex(regex) => regex.is_match(path),
+            Self::Regex(pattern) => pattern.regex.is_match(path),
         }
     }
 }
@@ -175,7 +182,7 @@ impl fmt::Display for PathMatch {
             Self::Exact(path) => write!(f, "Exact {path}"),
             Self::Prefix(prefix) if prefix.is_empty() => f.write_str("PathPrefix /"),
             Self::Prefix(prefix) => write!(f, "PathPrefix {prefix}"),
-            Self::Regex(regex) => write!(f, "RegularExpression {regex}"),
+            Self::Regex(pattern) => write!(f, "RegularExpression {}", pattern.written),
         }
     }
 }
@@ -194,7 +201,7 @@ impl ValueMatch {
     pub fn matches(&self, value: &[u8]) -> bool {
         match self {
             Self::Exact(exact) => exact.as_bytes() == value,
-            Self::Regex(regex) => regex.is_match(value),
+            Self::Regex(pattern) => pattern.regex.is_match(value),
         }
     }
 }

@@ -7,7 +7,7 @@ use http::{HeaderName, Method, StatusCode};
 use proptest::prelude::*;
 
 use super::*;
-use crate::{Action, Failure, ObjectName, RouteOrigin, RuleId, Timeouts, ValueMatch};
+use crate::{Action, Failure, ObjectName, Pattern, RouteOrigin, RuleId, Timeouts, ValueMatch};
 
 #[derive(Clone, Debug)]
 struct Request {
@@ -51,7 +51,10 @@ fn path_match() -> impl Strategy<Value = PathMatch> {
     prop_oneof![
         path().prop_map(|path| PathMatch::Exact(path.into())),
         path().prop_map(|path| PathMatch::prefix(&path)),
-        path().prop_map(|path| PathMatch::Regex(regex::Regex::new(&format!("^(?:{path}.*)$")).unwrap())),
+        path().prop_map(|path| {
+            let regex = regex::Regex::new(&format!("^(?:{path}.*)$")).unwrap();
+            PathMatch::Regex(Pattern { written: format!("{path}.*").into(), regex })
+        }),
     ]
 }
 

@@ -278,7 +278,7 @@ fn type_of(named: &NamedMatch) -> &str {
 }
 
 fn can_hold(expression: &str, value: &str) -> bool {
-    pattern::octets(expression).is_ok_and(|regex| regex.is_match(value.as_bytes()))
+    pattern::octets(expression).is_ok_and(|pattern| pattern.regex.is_match(value.as_bytes()))
 }
 
 // === filters ===

@@ -95,12 +95,12 @@ fn bytes(matched: &RouteMatch) -> usize {
     const CONDITION: usize = 64;
     let path = match &matched.path {
         PathMatch::Exact(path) | PathMatch::Prefix(path) => path.len(),
-        PathMatch::Regex(regex) => regex.as_str().len(),
+        PathMatch::Regex(pattern) => pattern.written.len(),
     };
     let condition = |name: &str, value: &ValueMatch| {
         let value = match value {
             ValueMatch::Exact(value) => value.len(),
-            ValueMatch::Regex(regex) => regex.as_str().len(),
+            ValueMatch::Regex(pattern) => pattern.written.len(),
         };
         CONDITION + name.len() + value
     };

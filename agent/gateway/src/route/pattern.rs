@@ -6,6 +6,7 @@ use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::HashMap;
 
+use portcullis_model::Pattern;
 use regex::{Regex, RegexBuilder, bytes};
 use regex_syntax::ParserBuilder;
 use regex_syntax::ast::ErrorKind;
@@ -37,8 +38,8 @@ const PAIR_BYTES: usize = 2 * ROUTE_BYTES;
 
 /// Expressions that were compiled already, and what further ones may take.
 struct Compiled {
-    text: HashMap<String, Expression<Regex>>,
-    octets: HashMap<String, Expression<bytes::Regex>>,
+    text: HashMap<String, Expression<Pattern<Regex>>>,
+    octets: HashMap<String, Expression<Pattern<bytes::Regex>>>,
     budget: Budget,
 }
 
@@ -90,21 +91,26 @@ pub(crate) fn used_up() -> Option<Fault> {
     })
 }
 
-pub(crate) fn text(pattern: &str) -> Result<Regex, Fault> {
+pub(crate) fn text(pattern: &str) -> Result<Pattern<Regex>, Fault> {
     once(
         pattern,
         |compiled| (&mut compiled.text, &mut compiled.budget),
-        |bytes| compile(&anchored(&in_ascii(pattern)), bytes),
+        |bytes| {
+            let regex = compile(&anchored(&in_ascii(pattern)), bytes)?;
+            Ok(Pattern { written: pattern.into(), regex })
+        },
     )
 }
 
-pub(crate) fn octets(pattern: &str) -> Result<bytes::Regex, Fault> {
+pub(crate) fn octets(pattern: &str) -> Result<Pattern<bytes::Regex>, Fault> {
     once(
         pattern,
         |compiled| (&mut compiled.octets, &mut compiled.budget),
         |bytes| {
-            let pattern = anchored(&in_ascii(pattern));
-            bytes::RegexBuilder::new(&pattern).size_limit(bytes).dfa_size_limit(CACHE_BYTES).build()
+            let anchored = anchored(&in_ascii(pattern));
+            let mut builder = bytes::RegexBuilder::new(&anchored);
+            let regex = builder.size_limit(bytes).dfa_size_limit(CACHE_BYTES).build()?;
+            Ok(Pattern { written: pattern.into(), regex })
         },
     )
 }
@@ -315,10 +321,13 @@ mod tests {
 
     #[test]
     fn expressions_match_as_a_whole() {
-        let regex = text("/a|/b+").unwrap();
+        let regex = text("/a|/b+").unwrap().regex;
         assert!(regex.is_match("/a") && regex.is_match("/bbb"));
         assert!(!regex.is_match("/ab") && !regex.is_match("x/a"));
-        assert!(octets("v[0-9]").unwrap().is_match(b"v2") && !octets("v[0-9]").unwrap().is_match(b"v22"));
+        assert!(
+            octets("v[0-9]").unwrap().regex.is_match(b"v2")
+                && !octets("v[0-9]").unwrap().regex.is_match(b"v22")
+        );
     }
 
     #[test]
@@ -334,9 +343,9 @@ mod tests {
             (r"\\d\.\p{L}", r"\d.é", [r"\1.é", "1.a"]),
         ] {
             let (text, octets) = (text(pattern).unwrap(), octets(pattern).unwrap());
-            assert!(text.is_match(matching) && octets.is_match(matching.as_bytes()), "{pattern}");
+            assert!(text.regex.is_match(matching) && octets.regex.is_match(matching.as_bytes()), "{pattern}");
             for other in others {
-                let matches = text.is_match(other) || octets.is_match(other.as_bytes());
+                let matches = text.regex.is_match(other) || octets.regex.is_match(other.as_bytes());
                 assert!(!matches, "{pattern} {other}");
             }
         }
@@ -357,7 +366,7 @@ mod tests {
             (r"[!\-\d]+", "1-!"),
             (r"\d{2}-\d", "12-3"),
         ] {
-            assert!(text(pattern).unwrap().is_match(matching), "{pattern}");
+            assert!(text(pattern).unwrap().regex.is_match(matching), "{pattern}");
         }
     }
 
@@ -383,7 +392,9 @@ mod tests {
             COMPILED.with_borrow(|compiled| compiled.as_ref().map_or(0, |it| it.text.len() + it.octets.len()))
         };
         let compile = || {
-            assert!(text("/a+").unwrap().is_match("/aa") && octets("a+").unwrap().is_match(b"aa"));
+            assert!(
+                text("/a+").unwrap().regex.is_match("/aa") && octets("a+").unwrap().regex.is_match(b"aa")
+            );
             assert!(text("(").is_err());
             count()
         };

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use http::{HeaderName, Method, StatusCode};
 use portcullis_model::{
     BackendName, Entry, Gateway, HostPattern, ListenerId, ObjectName, ParentKind, PathMatch, PathRewrite,
-    PathTable, PortKey, PortListeners, Precedence, Redirect, Rewrite, RouteMatch, RouteOrigin, RuleId,
-    Serves, Split, Timeouts, TlsTermination, TrustedProxies, ValueMatch, WeightedBackend,
+    PathTable, Pattern, PortKey, PortListeners, Precedence, Redirect, Rewrite, RouteMatch, RouteOrigin,
+    RuleId, Serves, Split, Timeouts, TlsTermination, TrustedProxies, ValueMatch, WeightedBackend,
 };
 
 use super::*;
@@ -199,7 +199,8 @@ fn expressions_of_routes_do_not_hold_up_a_core() {
     let rules = |count: usize, repeated: usize| {
         let rule_of = |at: usize| {
             let expression = format!("^(?:.*a[ab]{{{repeated}}}{at}x)$");
-            let value = ValueMatch::Regex(regex::bytes::Regex::new(&expression).unwrap());
+            let regex = regex::bytes::Regex::new(&expression).unwrap();
+            let value = ValueMatch::Regex(Pattern { written: expression.into(), regex });
             let headers = vec![(HeaderName::from_static("x"), value)];
             rule("costly", RouteMatch { headers, ..under("/") }, Vec::new(), to_echo())
         };
