@@ -39,7 +39,7 @@ pub use metrics::{
 pub use node_report::{Fallback, NodeConnections, NodeReport, node_report};
 pub use overview::{CertificateRow, Overview, Size, certificates};
 pub use paging::{Page, Query, QueryError, Window};
-pub use plain::{escaped, is_obeyed};
+pub use plain::escaped;
 pub use problems::{Problem, ProblemSources, Severity, all_problems, status_problems};
 pub use readiness::{Progress, problems, served_frontends};
 pub use routes::{BackendShare, RouteRow, Routes, TermRow, routes};

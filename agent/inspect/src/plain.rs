@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use portcullis_model::is_obeyed;
+
 /// The text with characters that a terminal obeys, or that change the order of others, written as
 /// escapes: `\u{1b}`, `\n`.
 pub fn escaped(text: &str) -> Cow<'_, str> {
@@ -13,16 +15,6 @@ pub fn escaped(text: &str) -> Cow<'_, str> {
         false => c.to_string(),
     });
     Cow::Owned(pieces.collect())
-}
-
-/// Control characters, those that turn the direction of text, and those that are not seen: a name
-/// with one looks like another name. The page has the same.
-pub fn is_obeyed(c: char) -> bool {
-    let hides = matches!(c, '\u{ad}' | '\u{200b}'..='\u{200d}' | '\u{2060}'..='\u{2065}' | '\u{feff}');
-    let tags = matches!(c, '\u{e0000}'..='\u{e007f}');
-    let turns =
-        matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    c.is_control() || hides || tags || turns || matches!(c, '\u{2028}' | '\u{2029}')
 }
 
 #[cfg(test)]

@@ -83,7 +83,7 @@ mod tests {
             };
             shown.extend(character(first)..=character(last));
         }
-        let obeyed: Vec<_> = ('\0'..=char::MAX).filter(|c| portcullis_inspect::is_obeyed(*c)).collect();
+        let obeyed: Vec<_> = ('\0'..=char::MAX).filter(|c| portcullis_model::is_obeyed(*c)).collect();
         assert_eq!(shown, obeyed);
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use portcullis_api::Kind;
 use portcullis_api::admission::Refusal;
+use portcullis_model::is_obeyed;
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct InputProblem {
@@ -117,14 +118,6 @@ impl fmt::Display for OneLine<'_> {
     }
 }
 
-/// Control characters, and those that are not seen or turn the direction of text.
-fn is_obeyed(c: char) -> bool {
-    let is_unseen = matches!(c, '\u{ad}' | '\u{200b}'..='\u{200d}' | '\u{2060}'..='\u{2065}' | '\u{feff}');
-    let turns =
-        matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    c.is_control() || is_unseen || turns || matches!(c, '\u{e0000}'..='\u{e007f}')
-}
-
 impl Effect {
     /// True if neither what the input says holds, nor what it said before.
     pub(crate) fn is_loss(self) -> bool {
@@ -188,15 +181,5 @@ mod tests {
         let [message] = of_unknown_fields(Kind::Secret, &fields).try_into().unwrap();
         assert!(message.starts_with("has unknown fields (2), ignored"), "{message}");
         assert_eq!(of_unknown_fields(Kind::ConfigMap, &fields).len(), 2);
-    }
-
-    #[test]
-    fn the_same_is_escaped_as_in_answers() {
-        for c in char::MIN..=char::MAX {
-            assert_eq!(
-                OneLine(c.encode_utf8(&mut [0; 4])).to_string(),
-                portcullis_inspect::escaped(&c.to_string())
-            );
-        }
     }
 }

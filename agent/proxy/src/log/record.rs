@@ -11,7 +11,7 @@ use http::uri::PathAndQuery;
 use http::{HeaderValue, Method, StatusCode, Version, header};
 use jiff::Timestamp;
 use portcullis_model::{
-    AccessLog as LogSettings, BackendName, ListenerId, LogField, LogFormat, ObjectName, RuleId,
+    AccessLog as LogSettings, BackendName, ListenerId, LogField, LogFormat, ObjectName, RuleId, is_obeyed,
 };
 use serde::{Serialize, Serializer};
 
@@ -189,7 +189,7 @@ impl LoggedRequest {
             scheme: outcome.scheme,
             protocol: self.version,
             method: self.method.as_str(),
-            host: text(self.host.as_ref()),
+            host: text(self.host.as_ref()).map(without_credentials),
             target: Target(self.target.as_ref(), query),
             referer: text(self.referer.as_ref()),
             user_agent: text(self.user_agent.as_ref()),
@@ -204,6 +204,14 @@ impl LoggedRequest {
 
 fn text(value: Option<&HeaderValue>) -> Option<Cow<'_, str>> {
     value.map(|value| String::from_utf8_lossy(value.as_bytes()))
+}
+
+/// An authority without a password, which some clients write into it.
+fn without_credentials(authority: Cow<'_, str>) -> Cow<'_, str> {
+    match authority.rsplit_once('@') {
+        Some((_, host)) => Cow::Owned(host.to_owned()),
+        None => authority,
+    }
 }
 
 // === impl Record ===
@@ -250,7 +258,7 @@ impl Line<'_> {
     fn json(&self) -> String {
         let mut json = serde_json::to_string(self).unwrap_or_else(|_| "{}".to_owned());
         json.pop();
-        json
+        if json.bytes().all(|byte| byte < 0x7f) { json } else { without_what_is_obeyed(&json) }
     }
 
     /// The Combined Log Format, in which the bytes of the body come in between, then
@@ -289,6 +297,23 @@ impl Line<'_> {
     }
 }
 
+/// JSON as terminals and readers of lines show it: serde leaves characters beyond ASCII as they
+/// are.
+fn without_what_is_obeyed(json: &str) -> String {
+    let mut shown = String::with_capacity(json.len());
+    for character in json.chars() {
+        if is_obeyed(character) {
+            for unit in character.encode_utf16(&mut [0; 2]) {
+                // Writing to a String cannot fail.
+                let _ = write!(shown, "\\u{unit:04x}");
+            }
+        } else {
+            shown.push(character);
+        }
+    }
+    shown
+}
+
 impl fmt::Display for Target<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(target, query) = self;
@@ -305,7 +330,7 @@ impl fmt::Display for Escaped<'_> {
         for character in self.0.chars() {
             match character {
                 '"' | '\\' => write!(f, "\\{character}")?,
-                control if control.is_control() => write!(f, "{}", control.escape_unicode())?,
+                control if is_obeyed(control) => write!(f, "{}", control.escape_unicode())?,
                 other => f.write_char(other)?,
             }
         }
@@ -331,4 +356,31 @@ pub(super) fn to_the_millisecond<S: Serializer>(time: &Timestamp, serializer: S)
 /// A version has no other form.
 fn debugged<S: Serializer>(value: &Version, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(&format_args!("{value:?}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_text_of_a_client_is_obeyed() {
+        let text = "a\u{9b}31m\u{85}\u{2028}\u{202e}\u{e0041}ä";
+        let json = serde_json::to_string(text).unwrap();
+        let shown = without_what_is_obeyed(&json);
+        assert_eq!(shown, r#""a\u009b31m\u0085\u2028\u202e\udb40\udc41ä""#);
+        assert_eq!(serde_json::from_str::<String>(&shown).unwrap(), text);
+        assert_eq!(Escaped(text).to_string(), r"a\u{9b}31m\u{85}\u{2028}\u{202e}\u{e0041}ä");
+    }
+
+    #[test]
+    fn hosts_are_without_credentials() {
+        for (authority, shown) in [
+            ("user:password@a.com", "a.com"),
+            ("user:p@ssword@a.com:80", "a.com:80"),
+            ("a.com", "a.com"),
+            ("@", ""),
+        ] {
+            assert_eq!(without_credentials(authority.into()), shown, "{authority}");
+        }
+    }
 }
