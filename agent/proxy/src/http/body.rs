@@ -134,6 +134,13 @@ impl Body {
         Poll::Ready(Ok(piped))
     }
 
+    /// Notes that what came last did not reach the client.
+    pub(crate) fn note_cut_off(&mut self) {
+        if let Some(record) = &mut self.record {
+            record.complete = false;
+        }
+    }
+
     fn record(&mut self, sent: usize) {
         let complete = self.is_end_stream();
         if let Some(record) = &mut self.record {

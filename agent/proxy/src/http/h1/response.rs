@@ -171,12 +171,25 @@ pub(super) async fn write(
 /// Writes what is begun, and the body behind it.
 pub(super) async fn write_body(
     stream: &mut OwnStream,
-    mut begun: Vec<u8>,
-    body: Body,
+    begun: Vec<u8>,
+    mut body: Body,
     framing: &Framing,
     pipes: &Pipes,
 ) -> io::Result<()> {
-    let mut body = pin!(body);
+    let written = write_frames(stream, begun, Pin::new(&mut body), framing, pipes).await;
+    if written.is_err() {
+        body.note_cut_off();
+    }
+    written
+}
+
+async fn write_frames(
+    stream: &mut OwnStream,
+    mut begun: Vec<u8>,
+    mut body: Pin<&mut Body>,
+    framing: &Framing,
+    pipes: &Pipes,
+) -> io::Result<()> {
     let mut trailers = None;
     while !body.is_end_stream() {
         let frame = match poll_fn(|cx| Poll::Ready(poll_next(body.as_mut(), cx))).await {
