@@ -437,7 +437,8 @@ fn reset_on_close(stream: &TcpStream) {
 
 fn hello_failure(error: io::Error) -> HandshakeFailure {
     match error.kind() {
-        io::ErrorKind::ConnectionReset => HandshakeFailure::Reset,
+        // A probe of the port by a load balancer, for instance, ends it without a byte.
+        io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof => HandshakeFailure::Reset,
         _ => protocol_failure(error),
     }
 }
