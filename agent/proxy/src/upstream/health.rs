@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use portcullis_model::{AllUnhealthy, Backend, BackendName, OutlierDetection, Resilience};
 
-use crate::core::log_budget::{LogBudget, Turn};
+use crate::core::log_budget::LogBudgets;
 use crate::core::stats::BackendStats;
 use crate::upstream::health::budget::{Budget, SharedBudgets};
 use crate::upstream::health::endpoint::{EndpointHealth, Failure};
@@ -30,6 +30,7 @@ pub(crate) struct SharedHealth {
     /// Endpoints that are being checked.
     checked: Arc<AtomicUsize>,
     budgets: SharedBudgets,
+    pub lines: Arc<LogBudgets>,
 }
 
 #[derive(Debug)]
@@ -45,7 +46,7 @@ pub(crate) struct BackendHealth {
     ejections: AtomicU64,
     passed_checks: AtomicU64,
     failed_checks: AtomicU64,
-    lines: LogBudget,
+    lines: Arc<LogBudgets>,
 }
 
 #[derive(Debug)]
@@ -70,7 +71,7 @@ impl SharedHealth {
         let known = backends.get(&backend.name).and_then(Weak::upgrade);
         let health = known.unwrap_or_else(|| {
             backends.retain(|_, known| known.strong_count() > 0);
-            let new = Arc::new(BackendHealth::new(backend.name.clone(), terms));
+            let new = Arc::new(BackendHealth::new(backend.name.clone(), terms, self.lines.clone()));
             backends.insert(backend.name.clone(), Arc::downgrade(&new));
             new
         });
@@ -95,7 +96,7 @@ impl SharedHealth {
 // === impl BackendHealth ===
 
 impl BackendHealth {
-    fn new(name: BackendName, terms: &Arc<Resilience>) -> Self {
+    fn new(name: BackendName, terms: &Arc<Resilience>, lines: Arc<LogBudgets>) -> Self {
         let (endpoints, current) = (HashMap::new(), HashSet::new());
         Self {
             name,
@@ -107,7 +108,7 @@ impl BackendHealth {
             ejections: AtomicU64::default(),
             passed_checks: AtomicU64::default(),
             failed_checks: AtomicU64::default(),
-            lines: LogBudget::default(),
+            lines,
         }
     }
 
@@ -192,17 +193,7 @@ impl BackendHealth {
 
     /// Writes a line about an endpoint, unless there were many.
     fn tell(&self, line: impl FnOnce()) {
-        let turn = self.lines.next(now());
-        if turn != Turn::Over {
-            line();
-        }
-        if turn == Turn::Last {
-            tracing::warn!(
-                "backend {}: what else becomes of its endpoints within this minute is not logged; the metric \
-                 portcullis_endpoint_out has it",
-                self.name
-            );
-        }
+        self.lines.tell(&self.name, line);
     }
 
     fn checked(&self, outcome: &Result<(), String>) {

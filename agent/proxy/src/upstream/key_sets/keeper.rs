@@ -15,6 +15,7 @@ use tokio::time::sleep;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::core::clock;
+use crate::core::log_budget::LogBudgets;
 use crate::core::settings::Upstream;
 use crate::core::snapshot::SnapshotCell;
 use crate::core::task::or_abort;
@@ -39,6 +40,7 @@ struct SharedByTasks {
     turns: Semaphore,
     kept: RefCell<HashMap<Arc<RemoteKeySet>, Rc<Task>, RandomState>>,
     published: watch::Sender<Published>,
+    lines: Arc<LogBudgets>,
 }
 
 /// A set with its task. Dropped, that ends.
@@ -69,10 +71,10 @@ pub(super) fn block_on<F: Future<Output = ()>>(body: impl FnOnce() -> F) {
 
 impl Keeper {
     pub(super) fn new(settings: Upstream, health: SharedHealth, published: watch::Sender<Published>) -> Self {
-        let snapshot = Rc::<SnapshotCell>::default();
+        let (snapshot, lines) = (Rc::<SnapshotCell>::default(), health.lines.clone());
         let pools = Rc::new(Pools::new(settings, snapshot.clone(), Rc::default(), health));
         let shared =
-            SharedByTasks { pools, turns: Semaphore::new(MOST), kept: RefCell::default(), published };
+            SharedByTasks { pools, turns: Semaphore::new(MOST), kept: RefCell::default(), published, lines };
         Self { snapshot, sets: HashMap::default(), shared: Rc::new(shared) }
     }
 
@@ -106,7 +108,7 @@ impl Keeper {
     }
 
     fn watch(&self, set: &Arc<RemoteKeySet>, backend: Option<Arc<Backend>>) -> Watched {
-        let kept = RefCell::new(KeptSet::new(set.clone(), Instant::now()));
+        let kept = RefCell::new(KeptSet::new(set.clone(), self.shared.lines.clone(), Instant::now()));
         let task = Rc::new(Task { kept, due: Notify::new() });
         let running = tokio::task::spawn_local(or_abort(task.clone().run(self.shared.clone())));
         Watched { task, backend, _running: AbortOnDropHandle::new(running) }

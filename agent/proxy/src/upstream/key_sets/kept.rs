@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use portcullis_model::{KeySet, RemoteKeySet};
 use tokio::sync::oneshot;
 
+use crate::core::log_budget::LogBudgets;
 use crate::upstream::key_sets::{PublishedSet, Question};
 
 /// Between two fetches that tokens brought about, by keys that are not known.
@@ -29,6 +30,7 @@ pub(super) struct KeptSet {
     next: Instant,
     fetching: Fetching,
     waiting: Vec<oneshot::Sender<Arc<KeySet>>>,
+    lines: Arc<LogBudgets>,
     failures_in_a_row: u32,
     fetches: u64,
     failures: u64,
@@ -53,7 +55,7 @@ pub(super) enum Asked {
 // === impl KeptSet ===
 
 impl KeptSet {
-    pub(super) fn new(set: Arc<RemoteKeySet>, now: Instant) -> Self {
+    pub(super) fn new(set: Arc<RemoteKeySet>, lines: Arc<LogBudgets>, now: Instant) -> Self {
         Self {
             set,
             keys: None,
@@ -62,6 +64,7 @@ impl KeptSet {
             // The first fetch is on its way.
             fetching: Fetching::ByTime,
             waiting: Vec::new(),
+            lines,
             failures_in_a_row: 0,
             fetches: 0,
             failures: 0,
@@ -137,7 +140,7 @@ impl KeptSet {
 
     fn take(&mut self, keys: KeySet, now: Instant) {
         if self.is_failing() {
-            tracing::info!("key set {} is fetched again", self.set);
+            self.tell(|set| tracing::info!("key set {set} is fetched again"));
         }
         self.failures_in_a_row = 0;
         self.fetches += 1;
@@ -150,31 +153,36 @@ impl KeptSet {
 
     /// Logged when it begins, and when there are no keys any more.
     fn fail(&mut self, why: &str, now: Instant) {
-        let (set, is_new) = (&self.set, !self.is_failing());
+        let is_new = !self.is_failing();
         self.failures_in_a_row = self.failures_in_a_row.saturating_add(1);
         self.failures += 1;
         let age = self.fetched.filter(|_| self.keys.is_some()).map(|at| now - at);
         match age {
             Some(age) if age >= KEPT => {
-                tracing::error!(
+                self.tell(|set| tracing::error!(
                     "key set {set} could not be fetched for {KEPT:?} ({why}): no token of its issuer passes any more"
-                );
+                ));
                 self.keys = None;
             }
             Some(_) if is_new => {
-                tracing::warn!(
+                self.tell(|set| tracing::warn!(
                     "key set {set} cannot be fetched: {why}; tokens are checked with the one that is there, for {KEPT:?} at \
                      most"
-                );
+                ));
             }
             None if is_new => {
-                tracing::warn!(
+                self.tell(|set| tracing::warn!(
                     "key set {set} cannot be fetched: {why}; no token of its issuer passes until the Service answers 200 \
                      with a JSON Web Key Set"
-                );
+                ));
             }
             Some(_) | None => {}
         }
+    }
+
+    /// Writes a line, unless there were many of its namespace.
+    fn tell(&self, line: impl FnOnce(&RemoteKeySet)) {
+        self.lines.tell(&self.set.backend, || line(&self.set));
     }
 
     pub(super) fn published(&self) -> PublishedSet {
@@ -211,7 +219,7 @@ mod tests {
             path: "/certs".into(),
             lifetime: Duration::from_secs(300),
         };
-        KeptSet::new(Arc::new(set), now)
+        KeptSet::new(Arc::new(set), Arc::default(), now)
     }
 
     fn ask(kept: &mut KeptSet, now: Instant) -> (Asked, oneshot::Receiver<Arc<KeySet>>) {
