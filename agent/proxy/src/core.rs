@@ -14,6 +14,7 @@ pub(crate) mod log_budget;
 pub(crate) mod log_limit;
 pub(crate) mod memory;
 pub(crate) mod moment;
+pub(crate) mod ordinary_file;
 pub(crate) mod otlp;
 pub(crate) mod pipe;
 pub(crate) mod pseudonym;

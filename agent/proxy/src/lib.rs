@@ -41,6 +41,7 @@ mod upstream;
 pub use crate::core::durations::{DurationStats, ListenerDurations, RequestStats, RouteName};
 pub use crate::core::ending::Ending;
 pub use crate::core::histogram::Histogram;
+pub use crate::core::ordinary_file::read_ordinary_file;
 pub use crate::core::otlp::{Collector, Otlp, Parents, Traces};
 pub use crate::core::reason::Reason;
 pub use crate::core::settings::{

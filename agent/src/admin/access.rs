@@ -1,9 +1,8 @@
 //! The scrapers that may read metrics from outside of the node: those with a token, or with a
 //! certificate. Files are read again when they change, as Secrets that are mounted do.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::Read;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -11,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use http::header::AUTHORIZATION;
 use http::request::Parts;
-use rustix::fs::OFlags;
+use portcullis_proxy::read_ordinary_file;
 use rustls::crypto::aws_lc_rs::default_provider;
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
@@ -133,7 +132,7 @@ impl TokenFile {
 
 fn read_token(path: &Path) -> Result<String> {
     let read = || format!("cannot read --metrics-token-file {}", path.display());
-    let bytes = contents(path, LARGEST).with_context(read)?;
+    let bytes = read_ordinary_file(path, LARGEST).with_context(read)?;
     let token = std::str::from_utf8(&bytes).with_context(read)?.trim();
     if token.is_empty() {
         bail!("--metrics-token-file {} is empty", path.display());
@@ -163,7 +162,7 @@ impl TlsFiles {
         let Self { certificate, key, authorities, .. } = self;
         let chain = certificates(certificate, LARGEST)?;
         let read = || format!("no private key in --metrics-key {}", key.display());
-        let private_key = contents(key, LARGEST).with_context(read)?;
+        let private_key = read_ordinary_file(key, LARGEST).with_context(read)?;
         let private_key = PrivateKeyDer::from_pem_slice(&private_key).with_context(read)?;
         let provider = Arc::new(default_provider());
         let builder =
@@ -191,25 +190,9 @@ fn state(path: &Path) -> Result<FileState> {
     Ok([device, inode, size, of.ctime(), of.ctime_nsec(), of.mtime(), of.mtime_nsec()])
 }
 
-/// The bytes of a file, `most` of them at most. Any other, a pipe for instance, could have a thread
-/// wait for ever.
-fn contents(path: &Path, most: u64) -> Result<Vec<u8>> {
-    let flags = OFlags::NONBLOCK.bits().cast_signed();
-    let file: File = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
-    if !file.metadata()?.is_file() {
-        bail!("it is no ordinary file: it is read again and again, so write one");
-    }
-    let mut bytes = Vec::new();
-    file.take(most + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > most {
-        bail!("it has more than {} KiB", most >> 10);
-    }
-    Ok(bytes)
-}
-
 fn certificates(path: &Path, most: u64) -> Result<Vec<CertificateDer<'static>>> {
     let read = || format!("cannot read the certificates of {}", path.display());
-    let pem = contents(path, most).with_context(read)?;
+    let pem = read_ordinary_file(path, most).with_context(read)?;
     let all = CertificateDer::pem_slice_iter(&pem);
     let all: Vec<_> = all.collect::<Result<_, _>>().with_context(read)?;
     if all.is_empty() {
@@ -254,7 +237,7 @@ mod tests {
             current: Mutex::default(),
             fault: FileFault::default(),
         };
-        for problem in [read_token(&pipe).err(), tls.acceptor().err(), contents(&pipe, LARGEST).err()] {
+        for problem in [read_token(&pipe).err(), tls.acceptor().err()] {
             let problem = format!("{:#}", problem.unwrap());
             assert!(problem.contains("it is no ordinary file"), "{problem}");
         }

@@ -2,7 +2,6 @@
 //! answers may be anything: no more of it is read than an answer can have, no redirect is followed,
 //! and all of it has the message's time.
 
-use std::fs;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,11 +23,15 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 use crate::core::crypto;
+use crate::core::ordinary_file::read_ordinary_file;
 use crate::core::otlp::Collector;
 use crate::upstream::tls::system;
 
 /// The time that a message has, with its connection if one is made.
 const TIMEOUT: Duration = Duration::from_secs(10);
+/// Bytes of the file with header fields, and of that with certificates of authorities.
+const LARGEST: u64 = 64 << 10;
+const LARGEST_AUTHORITIES: u64 = 1 << 20;
 /// Bytes of an answer.
 const ANSWER: usize = 64 << 10;
 
@@ -101,7 +104,8 @@ impl Post {
         *request.uri_mut() = self.path.parse::<Uri>().map_err(|error| error.to_string())?;
         let fields = request.headers_mut();
         if let Some(file) = &self.collector.headers {
-            let text = fs::read_to_string(file);
+            let text = read_ordinary_file(file, LARGEST);
+            let text = text.and_then(|text| String::from_utf8(text).map_err(io::Error::other));
             let text = text.map_err(|error| format!("cannot read {}: {error}", file.display()))?;
             *fields = headers(&text).map_err(|problem| format!("{}: {problem}", file.display()))?;
         }
@@ -187,8 +191,8 @@ fn headers(text: &str) -> Result<HeaderMap, String> {
 
 fn authorities(file: &std::path::Path) -> io::Result<RootCertStore> {
     let mut roots = RootCertStore::empty();
-    let certificates = rustls::pki_types::CertificateDer::pem_file_iter(file).map_err(io::Error::other)?;
-    for certificate in certificates {
+    let pem = read_ordinary_file(file, LARGEST_AUTHORITIES)?;
+    for certificate in rustls::pki_types::CertificateDer::pem_slice_iter(&pem) {
         roots.add(certificate.map_err(io::Error::other)?).map_err(io::Error::other)?;
     }
     if roots.is_empty() { Err(io::Error::other("it has no certificate")) } else { Ok(roots) }
