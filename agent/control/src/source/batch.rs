@@ -78,7 +78,7 @@ impl Batch {
             return self.file(path, max_file_size);
         }
         let listing = disk::list(path);
-        listing.files.keys().chain(&listing.dangling).for_each(|file| self.file(file, max_file_size));
+        listing.files.keys().for_each(|file| self.file(file, max_file_size));
         for (directory, error) in listing.failures {
             let directory = directory.to_string_lossy().into();
             self.problem(&directory, None, None, error.to_string(), Effect::Unreadable { kept: 0 });
@@ -87,9 +87,6 @@ impl Batch {
 
     fn file(&mut self, file: &Path, max_file_size: u64) {
         let text = disk::read(file, max_file_size).map(|(_, text)| text).map_err(|error| match error {
-            disk::ReadError::Gone if file.is_symlink() => {
-                "is a link to nothing: remove it, or put there what it leads to".to_owned()
-            }
             // Nothing was read of it before that could be gone.
             disk::ReadError::Gone => "there is no such file".to_owned(),
             error => error.to_string(),

@@ -217,7 +217,9 @@ impl Directory {
         match disk::read(path, self.max_file_size) {
             Err(ReadError::InFlux) => Some(Look::Unconfirmed(owned)),
             Err(ReadError::Gone) if !known => None,
-            Err(ReadError::Gone) if !self.unconfirmed.contains(path) => Some(Look::Unconfirmed(owned)),
+            Err(ReadError::Gone | ReadError::ToNothing) if !self.unconfirmed.contains(path) => {
+                Some(Look::Unconfirmed(owned))
+            }
             Err(ReadError::Gone) => Some(Look::Gone(owned)),
             Err(_) if path.is_dir() => known.then_some(Look::Gone(owned)),
             Err(error) => {

@@ -51,9 +51,7 @@ pub(crate) struct Listing {
     pub files: BTreeMap<PathBuf, Option<Stamp>>,
     /// Every directory that holds files or directories that count, the root included.
     pub directories: BTreeMap<PathBuf, DirectoryId>,
-    /// Links to nothing: a source of changes has nothing to read there, an offline command says so.
-    pub dangling: BTreeSet<PathBuf>,
-    /// Directories that could not be read, or lead too far.
+    /// Directories that could not be read, or lead too far, and links that may have led to one.
     pub failures: BTreeMap<PathBuf, ListError>,
 }
 
@@ -76,6 +74,8 @@ struct Walk<'a> {
     allowed: usize,
 }
 
+const TO_NOTHING: &str = "is a link to nothing: remove it, or put there what it leads to";
+
 /// The reason why nothing is known of a directory's contents.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ListError {
@@ -89,12 +89,16 @@ pub(crate) enum ListError {
     TooMuch,
     #[error("is on a file system of the kernel ({0}): remove the link or the mount that leads there")]
     OfKernel(&'static str),
+    #[error("{TO_NOTHING}")]
+    ToNothing,
 }
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ReadError {
     #[error("the file is gone")]
     Gone,
+    #[error("{TO_NOTHING}")]
+    ToNothing,
     #[error("is {0}, and only regular files are read: remove it, or replace it by a file")]
     NotRegular(&'static str),
     #[error("cannot be read: {0}{advice}", advice = advice(.0))]
@@ -139,7 +143,6 @@ fn list_within(root: &Path, max_linked: usize) -> Listing {
                 roots.extend(links);
                 listing.files.extend(found.files);
                 listing.directories.extend(found.directories);
-                listing.dangling.extend(found.dangling);
                 listing.failures.extend(found.failures);
             }
             Err(error) => drop(listing.failures.insert(path, error)),
@@ -154,7 +157,7 @@ fn list_within(root: &Path, max_linked: usize) -> Listing {
 /// # Errors
 /// When there is no such text, or when the file was written to meanwhile.
 pub(crate) fn read(path: &Path, limit: u64) -> Result<(Stamp, String), ReadError> {
-    ensure_regular(&fs::metadata(path)?)?;
+    ensure_regular(&fs::metadata(path).map_err(|error| absent(path, error))?)?;
     // What was a file a moment ago may be a pipe now.
     let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(path)?;
@@ -176,6 +179,15 @@ pub(crate) fn read(path: &Path, limit: u64) -> Result<(Stamp, String), ReadError
     }
     let text = String::from_utf8(bytes).map_err(|_| ReadError::NotText)?;
     Ok((stamp, text))
+}
+
+/// A link that leads nowhere was not removed: somewhere else, something is missing.
+fn absent(path: &Path, error: io::Error) -> ReadError {
+    if error.kind() == io::ErrorKind::NotFound && path.is_symlink() {
+        ReadError::ToNothing
+    } else {
+        error.into()
+    }
 }
 
 fn read_to_end(file: &File, size: u64, limit: u64) -> io::Result<Vec<u8>> {
@@ -280,13 +292,13 @@ impl<'a> Walk<'a> {
             Ok(metadata) if is_manifest(&path) => {
                 self.found.files.insert(path, Some(Stamp::of(&metadata)));
             }
-            Err(error) if error.kind() == io::ErrorKind::NotFound && is_link() => {
-                self.found.dangling.insert(path);
-            }
             // It vanished meanwhile: nothing to list.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound && !is_link() => {}
             Err(_) if is_manifest(&path) => drop(self.found.files.insert(path, None)),
             // Perhaps a directory with manifests.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                self.found.failures.insert(path, ListError::ToNothing);
+            }
             Err(error) if !entry.file_type().is_ok_and(|kind| kind.is_file()) => {
                 self.found.failures.insert(path, ListError::Io(error));
             }
@@ -366,9 +378,13 @@ mod tests {
         fs::write(root.join("team/b.yml"), "").unwrap();
         let listing = list(root);
         let files: Vec<_> = listing.files.keys().collect();
-        assert_eq!(files, [&root.join("a.yaml"), &root.join("team/b.yml")]);
-        assert_eq!(Vec::from_iter(&listing.dangling), [&root.join("dangling.yaml")]);
+        assert_eq!(files, [&root.join("a.yaml"), &root.join("dangling.yaml"), &root.join("team/b.yml")]);
         assert!(listing.failures.is_empty());
+        symlink("nowhere", root.join("dangling")).unwrap();
+        let failures = list(root).failures;
+        assert!(
+            matches!(Vec::from_iter(&failures)[..], [(path, ListError::ToNothing)] if *path == root.join("dangling"))
+        );
     }
 
     #[test]
