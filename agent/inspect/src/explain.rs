@@ -458,10 +458,14 @@ impl Answer<'_> {
     /// `listener` is the node that they are below.
     fn others(&mut self, candidates: &Candidates<'_>, listener: &TreePath) {
         const SHOWN: usize = 10;
-        let shown = if self.all { usize::MAX } else { SHOWN };
         let near = candidates.others().filter(|(_, miss)| self.all || matches!(miss, Miss::Near(_)));
-        let others: Vec<_> = near.collect();
-        for (other, miss) in others.iter().take(shown) {
+        let shown = near.take(if self.all { usize::MAX } else { SHOWN });
+        let mut told = 0;
+        for (other, miss) in shown {
+            if self.is_full() {
+                break;
+            }
+            told += 1;
             let (id, matched) = (&other.entry.rule.id, text::match_text(&other.entry.matches));
             let text = format!("{id}: host {}, {matched}: {}", other.host, miss.why());
             let node = TreePath {
@@ -473,10 +477,21 @@ impl Answer<'_> {
             let why = Some(miss.why().to_owned());
             self.lines.push(Line { subject: "not".to_owned(), text, at: None, not_at: Some(node), why });
         }
-        let hidden = candidates.count().saturating_sub(others.len().min(shown));
-        if hidden > 0 && !self.all {
-            self.line("", &format!("{hidden} more candidates are further off (--all lists them)"));
+        match (candidates.count().saturating_sub(told), self.all) {
+            (0, _) => {}
+            (hidden, true) => self.line("", &format!("and {hidden} more candidates")),
+            (hidden, false) => {
+                self.line("", &format!("{hidden} more candidates are further off (--all lists them)"));
+            }
         }
+    }
+
+    /// Tenants write as many rules as they like, and one question may be about all of them.
+    fn is_full(&self) -> bool {
+        const MOST_LINES: usize = 2000;
+        const MOST_BYTES: usize = 1 << 20;
+        self.lines.len() >= MOST_LINES
+            || self.lines.iter().map(|line| line.text.len()).sum::<usize>() >= MOST_BYTES
     }
 
     fn line(&mut self, what: &str, text: &str) {

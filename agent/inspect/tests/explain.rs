@@ -77,6 +77,42 @@ fn streams_that_are_more_than_the_listener_says_are_told() {
     assert!(!text("http://denied.example:8080/").contains("streams"));
 }
 
+/// A tenant's rules and a long value are no way to have the agent write without end.
+#[test]
+fn an_explanation_has_an_end() {
+    let headers = |wanted: usize| format!("headers: [{{name: x-a, value: '{}{wanted}'}}]", "v".repeat(1000));
+    let matches: Vec<_> = (0..64).map(|at| format!("    - {}\n", headers(at))).collect();
+    let route = |at: usize| {
+        format!(
+            "---\napiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\nmetadata: {{name: r{at}}}\n\
+             spec:\n  parentRefs: [{{name: g}}]\n  rules:\n  - matches:\n{}",
+            matches.concat()
+        )
+    };
+    let gateway = "apiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\nmetadata: {name: g}\nspec:\n  \
+                   gatewayClassName: portcullis\n  addresses: [{value: 127.0.0.1}]\n  listeners: [{name: http, port: 80, protocol: HTTP}]\n";
+    let manifests = Path::new(env!("CARGO_TARGET_TMPDIR")).join("many.yaml");
+    std::fs::write(&manifests, gateway.to_owned() + &(0..40).map(route).collect::<String>()).unwrap();
+    let snapshot = translate(&[manifests], u64::MAX, Settings::default(), DefaultAddresses::Shared);
+    let long = format!("X-A: {}", "x".repeat(60_000));
+    let question = Question {
+        url: "http://a.example/".to_owned(),
+        method: "GET".to_owned(),
+        headers: vec![long],
+        all: true,
+    };
+    let explanation = explain(&snapshot.outcome.snapshot, &question, READING, &[]).unwrap();
+    let bytes: usize = explanation.lines.iter().map(|line| line.text.len()).sum();
+    assert!(
+        bytes < (1 << 20) + 10_000 && explanation.lines.len() > 300,
+        "{bytes} {:?}",
+        explanation.lines.first()
+    );
+    let told = |words: &str| explanation.lines.iter().filter(|line| line.text.contains(words)).count();
+    assert_eq!(told("the request has \"xxx"), told("… (60000 bytes)"));
+    assert_eq!(told("more candidates"), 1);
+}
+
 /// An address of its own comes before all addresses; a name may lead to either.
 #[test]
 fn an_address_is_one_gateways() {
@@ -329,6 +365,12 @@ fn rules_for_connections_are_listed_beside_those_for_requests() {
         ],
         "{listed}"
     );
+}
+
+#[test]
+fn a_url_is_a_question() {
+    let question: Question = serde_json::from_str("{\"url\": \"http://shop.example/\"}").unwrap();
+    assert_eq!((question.method.as_str(), question.headers.len(), question.all), ("GET", 0, false));
 }
 
 #[test]

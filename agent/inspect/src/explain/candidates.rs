@@ -70,10 +70,10 @@ fn miss(
     found: Option<&Arc<Rule>>,
 ) -> Option<Miss> {
     if !host.matches(request.host()) {
-        return Some(Miss::Far(format!("hostname {host} does not match {}", request.host())));
+        return Some(Miss::Far(format!("hostname {host} does not match {}", shortened(request.host()))));
     }
     if !entry.matches.path.matches(request.path()) {
-        return Some(Miss::Far(format!("the path {} does not match", request.path())));
+        return Some(Miss::Far(format!("the path {} does not match", shortened(request.path()))));
     }
     if let Some(why) = mismatch(&entry.matches, request) {
         return Some(Miss::Near(why));
@@ -121,11 +121,30 @@ fn condition(what: &str, name: &str, wanted: &ValueMatch, actual: Option<Vec<u8>
     match actual {
         None => Some(format!("{what} {name}{wanted_text} is wanted, the request has none")),
         Some(actual) if !wanted.matches(&actual) => {
-            let actual = String::from_utf8_lossy(&actual).into_owned();
-            Some(format!("{what} {name}{wanted_text} is wanted, the request has {actual:?}"))
+            let actual = excerpt(&String::from_utf8_lossy(&actual));
+            Some(format!("{what} {name}{wanted_text} is wanted, the request has {actual}"))
         }
         Some(_) => None,
     }
+}
+
+/// A part of the request is told of once for each rule that wants another.
+fn excerpt(value: &str) -> String {
+    match beginning(value) {
+        whole if whole.len() == value.len() => format!("{whole:?}"),
+        beginning => format!("{beginning:?}… ({} bytes)", value.len()),
+    }
+}
+
+fn shortened(part: &str) -> String {
+    let beginning = beginning(part);
+    let rest = if beginning.len() < part.len() { "…" } else { "" };
+    format!("{beginning}{rest}")
+}
+
+fn beginning(part: &str) -> &str {
+    const MOST: usize = 100;
+    part.char_indices().nth(MOST).map_or(part, |(end, _)| &part[..end])
 }
 
 /// The words for the step of precedence that decided against an entry.
