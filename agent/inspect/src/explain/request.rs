@@ -13,11 +13,18 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Question {
     pub url: String,
+    #[serde(default = "get")]
     pub method: String,
     /// `Name: value`
+    #[serde(default)]
     pub headers: Vec<String>,
     /// List every candidate.
+    #[serde(default)]
     pub all: bool,
+}
+
+fn get() -> String {
+    Method::GET.to_string()
 }
 
 /// A question that cannot be answered.
