@@ -87,7 +87,7 @@ impl Review {
             let advice = if is_unquoted { QUOTE_WORDS } else { "" };
             let why = format!("must be of type {}{advice}", type_name(schema));
             // Of a list, or of a block without a blank behind a colon: a header field, maybe.
-            if has_fields(schema) && value.as_str().is_some_and(|text| !is_word(text)) {
+            if has_fields(schema) && value.as_str().is_some_and(may_be_field) {
                 return self.violation(at, format!("Invalid value: {LEFT_OUT}: {why}"));
             }
             return self.refuse(at, value, &why);
@@ -386,6 +386,11 @@ fn cut(json: String) -> String {
 /// True of names, and of text that cannot be a header field with its value.
 fn is_word(text: &str) -> bool {
     text.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_')
+}
+
+/// True of text that may be a header field with its value, or a value in several words.
+fn may_be_field(text: &str) -> bool {
+    text.contains(|c: char| c == ':' || c.is_whitespace())
 }
 
 fn is_of_words(identity: &Value) -> bool {
