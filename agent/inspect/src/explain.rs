@@ -9,9 +9,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use portcullis_model::{
-    Action, Admission, BackendName, BackendTarget, Defaults, FrontendKey, HostMap, Listener, Port,
-    PortListeners, RateScope, RequestHead, RouteTable, Rule, Selected, Serves, Snapshot, Timeouts,
-    TrafficPolicy,
+    Action, Admission, BackendName, BackendTarget, Defaults, FrontendKey, HostMap, Limits, Listener,
+    ListenerLimits, Port, PortListeners, RateScope, RequestHead, RouteTable, Rule, Selected, Serves,
+    Snapshot, Timeouts, TrafficPolicy,
 };
 use serde::{Deserialize, Serialize};
 
@@ -22,7 +22,7 @@ use crate::table::{Look, subject_line};
 use crate::text;
 use crate::withheld::withhold_written;
 use candidates::{Candidates, Miss};
-use request::{EarlyAnswer, Question, QuestionError, Reading, Request, Scheme};
+use request::{EarlyAnswer, FieldSizes, Question, QuestionError, Reading, Request, Scheme};
 
 /// The fate of a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -224,13 +224,21 @@ impl Answer<'_> {
             (PortListeners::Tcp(_), _) => return self.none(&ask_with(Scheme::Tcp)),
             (PortListeners::Udp(_), _) => return self.none(&ask_with(Scheme::Udp)),
         };
-        if let Some(answer) = self.request.early_answer() {
-            let EarlyAnswer { status, words } = answer;
-            self.line("answer", &format!("{status}: {words}: no route is asked"));
+        if let Some(answer) = self.request.answer_to_method() {
+            return self.early(answer);
+        }
+        let Limits { target_bytes, header_bytes, header_fields, .. } = port.gateway.limits;
+        let limits = ListenerLimits {
+            target_bytes: Some(target_bytes),
+            header_bytes: Some(header_bytes),
+            header_fields: Some(header_fields),
+            ..ListenerLimits::default()
+        };
+        if self.refuses_size(&limits, "Gateway") {
             return Outcome::Answered;
         }
-        if self.refuses_long_target(Some(port.gateway.limits.target_bytes), "Gateway") {
-            return Outcome::Answered;
+        if let Some(answer) = self.request.early_answer() {
+            return self.early(answer);
         }
         if self.request.is_rewritten() {
             self.line("request", &self.request.to_string());
@@ -240,7 +248,7 @@ impl Answer<'_> {
             Err(outcome) => return outcome,
         };
         let limits = listener.admission.limits.as_ref();
-        if self.refuses_long_target(limits.and_then(|limits| limits.target_bytes), "listener") {
+        if limits.is_some_and(|limits| self.refuses_size(limits, "listener")) {
             return Outcome::Answered;
         }
         self.streams(port, listener);
@@ -252,6 +260,32 @@ impl Answer<'_> {
             None => return self.none(&format!("{} serves no requests", listener.id)),
         }
         Outcome::Answered
+    }
+
+    fn early(&mut self, answer: EarlyAnswer) -> Outcome {
+        let EarlyAnswer { status, words } = answer;
+        self.line("answer", &format!("{status}: {words}: no route is asked"));
+        Outcome::Answered
+    }
+
+    /// Writes the answer to a request that is larger than it may be, and tells if it is.
+    fn refuses_size(&mut self, most: &ListenerLimits, whose: &str) -> bool {
+        self.refuses_long_target(most.target_bytes, whose) || self.refuses_fields(most, whose)
+    }
+
+    fn refuses_fields(&mut self, most: &ListenerLimits, whose: &str) -> bool {
+        let FieldSizes { count, bytes } = self.request.fields();
+        let over = |size: usize, most: Option<u32>| most.filter(|most| size > *most as usize);
+        let why = match (over(count, most.header_fields), over(bytes, most.header_bytes)) {
+            (Some(most), _) => format!("it has {count} header fields, and the {whose} takes {most}"),
+            (None, Some(most)) => {
+                format!("its header fields have {bytes} bytes, and the {whose} takes {most}")
+            }
+            (None, None) => return false,
+        };
+        let status = self.request.answer_to_fields().status;
+        self.line("answer", &format!("{status}: {why}: no route is asked"));
+        true
     }
 
     /// Writes the answer to a target that is longer than it may be, and tells if it is.
@@ -386,7 +420,14 @@ impl Answer<'_> {
 
     /// `defaults` are those of the listener's policies.
     fn rule(&mut self, routes: &RouteTable, defaults: Option<&Defaults>) {
-        let candidates = Candidates::of(routes, self.request);
+        let candidates = match Candidates::of(routes, self.request) {
+            Ok(candidates) => candidates,
+            Err(EarlyAnswer { status, words }) => {
+                let why =
+                    "a value is longer than expressions look at, or they take longer than a request has";
+                return self.line("answer", &format!("{status}: {words}: {why}"));
+            }
+        };
         let listener = TreePath { host: None, r#match: None, rule: None, ..self.at.clone() };
         match candidates.winner() {
             Some(winner) => {
