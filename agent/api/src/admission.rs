@@ -260,7 +260,7 @@ fn schema_for(identity: &Identity) -> Result<Option<&'static Schema>, String> {
 }
 
 /// The typed parser's errors name the object, too; the caller says it once. Those that begin with a
-/// capital are of its base64 decoder, which tells of a character: of a Secret, it may be plain text.
+/// capital are of its base64 decoder, which tells of a character: a Secret's may be plain text.
 fn in_plain_words(message: &str, key: &ObjectKey) -> String {
     let message = message.strip_prefix(&format!("{key}: ")).unwrap_or(message);
     if let Some((field, fault)) = message.split_once(": Invalid ") {
