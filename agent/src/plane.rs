@@ -13,7 +13,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, bail};
 use portcullis_control::applier::{Acknowledgement, DataPlane};
-use portcullis_inspect::{EarlyAnswer, NodeStatus, Reading};
+use portcullis_inspect::{EarlyAnswer, NodeStatus, Reading, Search};
 use portcullis_model::{FrontendKey, KeyRing, Snapshot, SpeaksFirst, Unserved};
 use portcullis_node::{
     Choice, CoreSockets, ForwardingSettings, Interfaces, KernelLog, Node, Tended, Wanted, own_addresses,
@@ -415,6 +415,12 @@ async fn follow_addresses(known: watch::Sender<Vec<IpAddr>>, list: ListAddresses
 pub(crate) const READING: Reading = Reading {
     host: |authority| portcullis_proxy::bare_host(authority).map_err(early_answer),
     path: |path| portcullis_proxy::normalise_path(path).map_err(early_answer),
+    method: |method| portcullis_proxy::check_method(method).map_err(early_answer),
+    search: || Search {
+        permits: portcullis_proxy::search_limit(),
+        over: early_answer(Reason::SlowExpressions),
+    },
+    fields: || early_answer(Reason::FieldsTooLarge),
 };
 
 fn early_answer(reason: Reason) -> EarlyAnswer {

@@ -11,7 +11,7 @@ use crate::objects::{EXPERIMENTAL_GROUP, OWN_GROUP};
 use crate::schema::{QUOTE_WORDS, Review, Schema, Schemas, Violation};
 use crate::{GATEWAY_GROUP, Kind, Object, ObjectKey, Scope};
 
-pub use crate::name::is_subdomain;
+pub use crate::name::{is_plain_key, is_subdomain};
 
 /// The result for one manifest.
 #[derive(Clone, Debug)]
@@ -140,7 +140,8 @@ fn review_metadata(manifest: &mut Value, review: &mut Review) {
             let text = value.as_str().filter(|value| field == "labels" && !is_label_value(value));
             if let Some(text) = text {
                 let rule = "must be letters, digits, '-', '_' and '.', at most 63, with a letter or digit at both ends";
-                refuse(&format!("labels[{name}]"), text, rule);
+                let at = if is_qualified_name(name) { &format!("labels[{name}]") } else { field };
+                refuse(at, text, rule);
             }
         }
     }
@@ -259,12 +260,14 @@ fn schema_for(identity: &Identity) -> Result<Option<&'static Schema>, String> {
 }
 
 /// The typed parser's errors name the object, too; the caller says it once. Those that begin with a
-/// capital are of its base64 decoder.
+/// capital are of its base64 decoder, which tells of a character: a Secret's may be plain text.
 fn in_plain_words(message: &str, key: &ObjectKey) -> String {
     let message = message.strip_prefix(&format!("{key}: ")).unwrap_or(message);
     if let Some((field, fault)) = message.split_once(": Invalid ") {
-        let advice = if key.kind == Kind::Secret { "; stringData takes plain text" } else { "" };
-        return format!("{field}: it is not base64 (invalid {}){advice}", fault.trim_end_matches('.'));
+        return match key.kind {
+            Kind::Secret => format!("{field}: it is not base64; stringData takes plain text"),
+            _ => format!("{field}: it is not base64 (invalid {})", fault.trim_end_matches('.')),
+        };
     }
     let message = message.replace("expected i32", "expected an integer");
     let is_word = message.contains("invalid type: boolean") && message.contains("expected a string");
@@ -414,9 +417,12 @@ mod tests {
         ] {
             assert_eq!(refusal(manifest), (object.to_owned(), vec![reason.to_owned()]));
         }
-        let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}, "data": {"a.b": "two words"}});
-        let reason = "data.a.b: it is not base64 (invalid symbol 32, offset 3); stringData takes plain text";
+        let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}, "data": {"tls.key": "two words"}});
+        let reason = "data.tls.key: it is not base64; stringData takes plain text";
         assert_eq!(refusal(secret).1, [reason]);
+        let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "m"}, "binaryData": {"a.b": "two words"}});
+        let reason = "an entry of binaryData: it is not base64 (invalid symbol 32, offset 3)";
+        assert_eq!(refusal(map).1, [reason]);
         let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}, "spec": {"ports": [{"port": "80"}]}});
         let reason = "spec.ports[0].port: invalid type: string \"80\", expected an integer";
         assert_eq!(refusal(service).1, [reason]);
@@ -444,7 +450,7 @@ mod tests {
             refusal(bad).1,
             [
                 "metadata.labels: Invalid value: \"-a/b\": must be a name like team or example.com/team",
-                "metadata.labels[-a/b]: Invalid value: \"b c\": must be letters, digits, '-', '_' and '.', at most 63, with a letter or digit at both ends",
+                "metadata.labels: Invalid value: \"b c\": must be letters, digits, '-', '_' and '.', at most 63, with a letter or digit at both ends",
                 "metadata.annotations: Invalid value: \"a b\": must be a name like team or example.com/team",
                 "metadata.finalizers: Invalid value: \"f f\": must be a name like example.com/name",
             ]

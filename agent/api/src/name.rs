@@ -37,6 +37,14 @@ pub(crate) fn is_config_key(key: &str) -> bool {
     !key.is_empty() && key.len() <= 253 && key.bytes().all(allowed) && !matches!(key, "." | "..")
 }
 
+/// Keys that may be told of wherever they are written: where a blank behind a colon is missing, or
+/// quotes are around too much, a password is part of a key.
+pub fn is_plain_key(key: &str) -> bool {
+    const LONGEST: usize = 40;
+    let is_word = key.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_'));
+    matches!(key, "ca.crt" | "tls.crt" | "tls.key") || is_word && (1..=LONGEST).contains(&key.len())
+}
+
 /// Names of ports, as IANA registers them.
 pub(crate) fn is_port_name(name: &str) -> bool {
     name.len() <= 15

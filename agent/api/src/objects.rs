@@ -16,8 +16,10 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use portcullis_model::ObjectName;
 use serde_json::{Map, Value};
+use serde_path_to_error::{Path, Segment};
 
 use crate::definition::CustomResourceDefinition;
+use crate::name::is_plain_key;
 use crate::node::Node;
 use crate::pod::Pod;
 use crate::types::backendpolicies::BackendPolicy;
@@ -348,8 +350,8 @@ impl Object {
         spell_as_preferred(kind, &mut manifest);
         join_lines(kind, &mut manifest);
         let object = Self::parse(kind, manifest).map_err(|problem| {
-            let problem = problem.to_string();
-            let problem = if kind == Kind::Secret { without_value(&problem) } else { problem };
+            let has_contents = kind == Kind::Secret || kind == Kind::ConfigMap && is_in_data(&problem);
+            let problem = if has_contents { without_contents(&problem) } else { problem.to_string() };
             ObjectError::Malformed { kind: kind.as_str(), name, problem }
         })?;
         Ok(Some(object.folded()))
@@ -494,14 +496,44 @@ pub fn generation(metadata: &ObjectMeta) -> i64 {
     metadata.generation.unwrap_or_default()
 }
 
-/// The message of a parser without the value that it quotes, between `invalid type: ` or `invalid
-/// value: ` and what was expected: logs and statuses are no place for a part of a Secret.
-fn without_value(message: &str) -> String {
-    let quoted = ["invalid type: ", "invalid value: "].into_iter().find_map(|quoted| message.find(quoted));
-    match (quoted, message.rfind(", expected")) {
-        (Some(begin), Some(end)) if begin < end => {
-            format!("{}not of the type that is wanted{}", &message[..begin], &message[end..])
+/// True at and below the entries of a ConfigMap.
+fn is_in_data(problem: &MalformedField) -> bool {
+    let field = problem.path().iter().next();
+    matches!(field, Some(Segment::Map { key }) if matches!(key.as_str(), "data" | "binaryData"))
+}
+
+/// The message of a parser without what is written in the object: logs and statuses are no place
+/// for a part of a Secret.
+fn without_contents(problem: &MalformedField) -> String {
+    let fault = without_value(&problem.inner().to_string());
+    match without_entry(problem.path()) {
+        place if place.is_empty() => fault,
+        place => format!("{place}: {fault}"),
+    }
+}
+
+/// The path up to a key that may be more than a key.
+fn without_entry(path: &Path) -> String {
+    let mut place = String::new();
+    for segment in path.iter() {
+        match segment {
+            Segment::Seq { index } => place += &format!("[{index}]"),
+            Segment::Map { key } if is_plain_key(key) => {
+                let dot = if place.is_empty() { "" } else { "." };
+                place += &format!("{dot}{key}");
+            }
+            _ if place.is_empty() => return "a field".to_owned(),
+            _ => return format!("an entry of {place}"),
         }
+    }
+    place
+}
+
+/// The message of a parser without the value that it quotes, behind its type.
+fn without_value(message: &str) -> String {
+    const QUOTES: [char; 2] = ['"', '`'];
+    match (message.find(QUOTES), message.rfind(QUOTES)) {
+        (Some(begin), Some(end)) => format!("{}{}", message[..begin].trim_end(), &message[end + 1..]),
         _ => message.to_owned(),
     }
 }
@@ -564,6 +596,41 @@ mod tests {
             let told = Object::from_json(secret).unwrap_err().to_string();
             assert!(told.starts_with(&format!("Secret default/s: {field}")), "{told}");
             assert!(!told.contains("word") && !told.contains('7'), "{told}");
+        }
+    }
+
+    #[test]
+    fn keys_that_may_be_more_are_not_told() {
+        let long = "s3cret".repeat(20);
+        let keys =
+            ["password:s3cret", "a: s3cret", "a s3cret", "a.s3cret", "\"s3cret\"", "a\ns3cret: Invalid x"];
+        for key in keys.into_iter().chain(["", long.as_str()]) {
+            for (kind, field, value, fault) in [
+                ("Secret", "stringData", json!(["s3cret"]), "invalid type: sequence, expected a string"),
+                ("Secret", "stringData", json!({"s3cret": "s3cret"}), "invalid type: map, expected a string"),
+                ("Secret", "data", json!(5), "invalid type: integer, expected"),
+                ("ConfigMap", "data", json!(["s3cret"]), "invalid type: sequence, expected a string"),
+                ("ConfigMap", "data", json!(true), "invalid type: boolean, expected a string"),
+                ("ConfigMap", "binaryData", json!("s3cret!"), "Invalid"),
+            ] {
+                let manifest = json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": "o"},
+                    field: {key: value}});
+                let told = Object::from_json(manifest).unwrap_err().to_string();
+                assert!(
+                    told.starts_with(&format!("{kind} default/o: an entry of {field}: {fault}")),
+                    "{told}"
+                );
+                assert!(!told.contains("s3cret"), "{told}");
+            }
+        }
+        for key in ["password", "tls.key"] {
+            let secret =
+                json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}, "data": {key: []}});
+            let told = Object::from_json(secret).unwrap_err().to_string();
+            assert!(
+                told.starts_with(&format!("Secret default/s: data.{key}: invalid type: sequence")),
+                "{told}"
+            );
         }
     }
 

@@ -80,6 +80,8 @@ pub struct Applier<S, T, D, W> {
     state: watch::Sender<State>,
     /// Lines about the input: a tenant's thousand mistakes are no flood.
     input_lines: Budget,
+    /// Lines about frontends, which tenants may add and remove as they like.
+    frontend_lines: Budget,
     /// Of a cluster; without one, nothing is generated.
     provisioning: Option<watch::Receiver<Provisioning>>,
     /// Without a cluster, the addresses at which clients reach the node.
@@ -114,6 +116,7 @@ impl<S: Source, T: Translate, D: DataPlane, W: StatusSink + 'static> Applier<S, 
             reporter: StatusReporter::new(sink),
             state: watch::Sender::default(),
             input_lines: Budget::default(),
+            frontend_lines: Budget::default(),
             provisioning: None,
             node_addresses: None,
             agents: None,
@@ -194,6 +197,7 @@ impl<S: Source, T: Translate, D: DataPlane, W: StatusSink + 'static> Applier<S, 
             // A listener is refused for what it is, until it changes; a port may be free later.
             let refused = !self.state.borrow().refused.frontends.is_empty();
             let told = self.input_lines.due();
+            let frontends_told = self.frontend_lines.due();
             tokio::select! {
                 update = self.source.next() => self.step(update).await,
                 () = tokio::time::sleep(RETRY), if refused => self.retry().await,
@@ -214,6 +218,7 @@ impl<S: Source, T: Translate, D: DataPlane, W: StatusSink + 'static> Applier<S, 
                     self.step(update).await;
                 }
                 () = at(told) => log_within(&mut self.input_lines, Vec::new()),
+                () = at(frontends_told) => log_frontends(&mut self.frontend_lines, Vec::new()),
                 () = self.reporter.reported() => {}
             }
         }
@@ -364,7 +369,7 @@ impl<S: Source, T: Translate, D: DataPlane, W: StatusSink + 'static> Applier<S, 
         let snapshot = self.state.borrow().snapshot.clone();
         let answer = self.data_plane.apply(snapshot.clone()).await;
         self.take_answer(&answer);
-        report_frontends(&self.state.borrow(), &snapshot, &answer);
+        self.report_frontends(&snapshot, &answer);
         self.state.send_modify(|state| state.refused = answer.refused);
     }
 
@@ -388,8 +393,13 @@ impl<S: Source, T: Translate, D: DataPlane, W: StatusSink + 'static> Applier<S, 
         }
     }
 
-    fn publish(&self, snapshot: Arc<Snapshot>, answer: Acknowledgement, took: Duration) {
-        report_frontends(&self.state.borrow(), &snapshot, &answer);
+    fn report_frontends(&mut self, snapshot: &Snapshot, answer: &Acknowledgement) {
+        let lines = frontend_lines(&self.state.borrow(), snapshot, answer);
+        log_frontends(&mut self.frontend_lines, lines);
+    }
+
+    fn publish(&mut self, snapshot: Arc<Snapshot>, answer: Acknowledgement, took: Duration) {
+        self.report_frontends(&snapshot, &answer);
         self.state.send_modify(|state| {
             state.snapshot = snapshot;
             state.refused = answer.refused;
@@ -455,31 +465,67 @@ fn log_within(budget: &mut Budget, lines: Vec<(String, InputLine)>) {
     }
 }
 
-/// Logs the frontends at which Gateways are served now, and those at which they no longer are.
-fn report_frontends(before: &State, snapshot: &Snapshot, answer: &Acknowledgement) {
+/// A line of the log about a frontend.
+enum FrontendLine {
+    Refused(String),
+    /// Served from now on, or no longer.
+    Changed(String),
+}
+
+/// The frontends at which Gateways are served now, and those at which they no longer are, with
+/// their namespaces. What cannot be served comes first.
+fn frontend_lines(
+    before: &State,
+    snapshot: &Snapshot,
+    answer: &Acknowledgement,
+) -> Vec<(String, FrontendLine)> {
     let served = |state: &State, key: &FrontendKey| {
         state.snapshot.frontends.contains_key(key) && !state.refused.frontends.contains_key(key)
     };
+    let (mut refused, mut changed) = (Vec::new(), Vec::new());
     for (frontend, port) in &snapshot.frontends {
+        let gateway = &port.gateway.name;
         match answer.refused.frontends.get(frontend) {
             Some(why) if before.refused.frontends.get(frontend) != Some(why) => {
-                tracing::error!("Gateway {} cannot be served on {frontend}: {why}", port.gateway.name);
+                refused.push((gateway, format!("Gateway {gateway} cannot be served on {frontend}: {why}")));
             }
             None if !served(before, frontend) => {
-                tracing::info!("Gateway {} is served on {frontend} ({})", port.gateway.name, port.listeners);
+                let line = format!("Gateway {gateway} is served on {frontend} ({})", port.listeners);
+                changed.push((gateway, line));
             }
             _ => {}
         }
     }
-    for (refused @ (frontend, _), why) in &answer.refused.listeners {
-        if before.refused.listeners.get(refused) != Some(why) {
-            tracing::error!("not served on {frontend}: {why}");
+    for (listener @ (frontend, _), why) in &answer.refused.listeners {
+        let port = snapshot.frontends.get(frontend);
+        if let Some(port) = port.filter(|_| before.refused.listeners.get(listener) != Some(why)) {
+            refused.push((&port.gateway.name, format!("not served on {frontend}: {why}")));
         }
     }
     for (frontend, port) in &before.snapshot.frontends {
         if !snapshot.frontends.contains_key(frontend) {
-            tracing::info!("Gateway {} is no longer served on {frontend}", port.gateway.name);
+            let gateway = &port.gateway.name;
+            changed.push((gateway, format!("Gateway {gateway} is no longer served on {frontend}")));
         }
+    }
+    let namespace = |gateway: &ObjectName| gateway.namespace.to_string();
+    let refused = refused.into_iter().map(|(of, line)| (namespace(of), FrontendLine::Refused(line)));
+    refused
+        .chain(changed.into_iter().map(|(of, line)| (namespace(of), FrontendLine::Changed(line))))
+        .collect()
+}
+
+/// As many lines as there may be now.
+fn log_frontends(budget: &mut Budget, lines: Vec<(String, FrontendLine)>) {
+    let (lines, more) = budget.cut(lines);
+    for line in lines {
+        match line {
+            FrontendLine::Refused(line) => tracing::error!("{line}"),
+            FrontendLine::Changed(line) => tracing::info!("{line}"),
+        }
+    }
+    if let Some(more) = more {
+        tracing::warn!("{more} more frontends came or went: `portcullis status` lists those there are");
     }
 }
 

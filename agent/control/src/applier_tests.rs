@@ -449,3 +449,35 @@ async fn addresses_of_the_agents_own_network_are_no_backends_from_when_it_has_th
     bridge.send_replace(Vec::new());
     served(2).await;
 }
+
+/// A tenant's ListenerSets can add and remove hundreds at a time.
+#[tokio::test(start_paused = true)]
+async fn frontends_that_come_and_go_are_no_flood() {
+    let listeners =
+        (1..=40).map(|at| json!({"name": format!("l{at}"), "port": 8000 + at, "protocol": "HTTP"}));
+    let many = set(json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway",
+        "metadata": {"name": "many", "namespace": "shop", "uid": "many"},
+        "spec": {"gatewayClassName": "c", "addresses": [{"value": "192.0.2.1"}], "listeners": listeners.collect::<Vec<_>>()}}));
+    let Change::Set(object) = &many else { unreachable!("set makes nothing else") };
+    let gone = Change::Delete(object.key());
+    let translator = Translator::new(Settings::default());
+    let mut applier =
+        Applier::new(Scripted(VecDeque::new()), translator, Reluctant::default(), Recorded::default());
+    let update = |changes| Update { changes, is_complete: true, ..Update::default() };
+    applier.step(update(vec![class(), many])).await;
+    let served = applier.state.borrow().clone();
+    applier.step(update(vec![gone])).await;
+    assert!(applier.frontend_lines.due().is_some(), "lines are counted instead of written");
+
+    let (none, mut refused) = (Acknowledgement::default(), Acknowledgement::default());
+    let last = *served.snapshot.frontends.keys().next_back().unwrap();
+    refused.refused.frontends.insert(last, "in use".to_owned());
+    let lines = frontend_lines(&State::default(), &served.snapshot, &refused);
+    assert_eq!((lines.len(), lines.iter().filter(|(namespace, _)| namespace == "shop").count()), (40, 40));
+    let mut budget = Budget::default();
+    let (written, more) = budget.cut(lines);
+    assert!(matches!(written[0], FrontendLine::Refused(_)), "the most important comes first");
+    assert_eq!((written.len(), more), (20, Some(20)));
+    let (written, _) = budget.cut(frontend_lines(&served, &Snapshot::default(), &none));
+    assert_eq!(written.len(), 0);
+}

@@ -9,9 +9,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use portcullis_model::{
-    Action, Admission, BackendName, BackendTarget, Defaults, FrontendKey, HostMap, Listener, Port,
-    PortListeners, RateScope, RequestHead, RouteTable, Rule, Selected, Serves, Snapshot, Timeouts,
-    TrafficPolicy,
+    Action, Admission, BackendName, BackendTarget, Defaults, FrontendKey, HostMap, Limits, Listener,
+    ListenerLimits, Port, PortListeners, RateScope, RequestHead, RouteTable, Rule, Selected, Serves,
+    Snapshot, Timeouts, TrafficPolicy,
 };
 use serde::{Deserialize, Serialize};
 
@@ -22,7 +22,7 @@ use crate::table::{Look, subject_line};
 use crate::text;
 use crate::withheld::withhold_written;
 use candidates::{Candidates, Miss};
-use request::{EarlyAnswer, Question, QuestionError, Reading, Request, Scheme};
+use request::{EarlyAnswer, FieldSizes, Question, QuestionError, Reading, Request, Scheme};
 
 /// The fate of a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -224,13 +224,21 @@ impl Answer<'_> {
             (PortListeners::Tcp(_), _) => return self.none(&ask_with(Scheme::Tcp)),
             (PortListeners::Udp(_), _) => return self.none(&ask_with(Scheme::Udp)),
         };
-        if let Some(answer) = self.request.early_answer() {
-            let EarlyAnswer { status, words } = answer;
-            self.line("answer", &format!("{status}: {words}: no route is asked"));
+        if let Some(answer) = self.request.answer_to_method() {
+            return self.early(answer);
+        }
+        let Limits { target_bytes, header_bytes, header_fields, .. } = port.gateway.limits;
+        let limits = ListenerLimits {
+            target_bytes: Some(target_bytes),
+            header_bytes: Some(header_bytes),
+            header_fields: Some(header_fields),
+            ..ListenerLimits::default()
+        };
+        if self.refuses_size(&limits, "Gateway") {
             return Outcome::Answered;
         }
-        if self.refuses_long_target(Some(port.gateway.limits.target_bytes), "Gateway") {
-            return Outcome::Answered;
+        if let Some(answer) = self.request.early_answer() {
+            return self.early(answer);
         }
         if self.request.is_rewritten() {
             self.line("request", &self.request.to_string());
@@ -240,7 +248,7 @@ impl Answer<'_> {
             Err(outcome) => return outcome,
         };
         let limits = listener.admission.limits.as_ref();
-        if self.refuses_long_target(limits.and_then(|limits| limits.target_bytes), "listener") {
+        if limits.is_some_and(|limits| self.refuses_size(limits, "listener")) {
             return Outcome::Answered;
         }
         self.streams(port, listener);
@@ -252,6 +260,32 @@ impl Answer<'_> {
             None => return self.none(&format!("{} serves no requests", listener.id)),
         }
         Outcome::Answered
+    }
+
+    fn early(&mut self, answer: EarlyAnswer) -> Outcome {
+        let EarlyAnswer { status, words } = answer;
+        self.line("answer", &format!("{status}: {words}: no route is asked"));
+        Outcome::Answered
+    }
+
+    /// Writes the answer to a request that is larger than it may be, and tells if it is.
+    fn refuses_size(&mut self, most: &ListenerLimits, whose: &str) -> bool {
+        self.refuses_long_target(most.target_bytes, whose) || self.refuses_fields(most, whose)
+    }
+
+    fn refuses_fields(&mut self, most: &ListenerLimits, whose: &str) -> bool {
+        let FieldSizes { count, bytes } = self.request.fields();
+        let over = |size: usize, most: Option<u32>| most.filter(|most| size > *most as usize);
+        let why = match (over(count, most.header_fields), over(bytes, most.header_bytes)) {
+            (Some(most), _) => format!("it has {count} header fields, and the {whose} takes {most}"),
+            (None, Some(most)) => {
+                format!("its header fields have {bytes} bytes, and the {whose} takes {most}")
+            }
+            (None, None) => return false,
+        };
+        let status = self.request.answer_to_fields().status;
+        self.line("answer", &format!("{status}: {why}: no route is asked"));
+        true
     }
 
     /// Writes the answer to a target that is longer than it may be, and tells if it is.
@@ -386,7 +420,14 @@ impl Answer<'_> {
 
     /// `defaults` are those of the listener's policies.
     fn rule(&mut self, routes: &RouteTable, defaults: Option<&Defaults>) {
-        let candidates = Candidates::of(routes, self.request);
+        let candidates = match Candidates::of(routes, self.request) {
+            Ok(candidates) => candidates,
+            Err(EarlyAnswer { status, words }) => {
+                let why =
+                    "a value is longer than expressions look at, or they take longer than a request has";
+                return self.line("answer", &format!("{status}: {words}: {why}"));
+            }
+        };
         let listener = TreePath { host: None, r#match: None, rule: None, ..self.at.clone() };
         match candidates.winner() {
             Some(winner) => {
@@ -458,10 +499,14 @@ impl Answer<'_> {
     /// `listener` is the node that they are below.
     fn others(&mut self, candidates: &Candidates<'_>, listener: &TreePath) {
         const SHOWN: usize = 10;
-        let shown = if self.all { usize::MAX } else { SHOWN };
         let near = candidates.others().filter(|(_, miss)| self.all || matches!(miss, Miss::Near(_)));
-        let others: Vec<_> = near.collect();
-        for (other, miss) in others.iter().take(shown) {
+        let shown = near.take(if self.all { usize::MAX } else { SHOWN });
+        let mut told = 0;
+        for (other, miss) in shown {
+            if self.is_full() {
+                break;
+            }
+            told += 1;
             let (id, matched) = (&other.entry.rule.id, text::match_text(&other.entry.matches));
             let text = format!("{id}: host {}, {matched}: {}", other.host, miss.why());
             let node = TreePath {
@@ -473,10 +518,21 @@ impl Answer<'_> {
             let why = Some(miss.why().to_owned());
             self.lines.push(Line { subject: "not".to_owned(), text, at: None, not_at: Some(node), why });
         }
-        let hidden = candidates.count().saturating_sub(others.len().min(shown));
-        if hidden > 0 && !self.all {
-            self.line("", &format!("{hidden} more candidates are further off (--all lists them)"));
+        match (candidates.count().saturating_sub(told), self.all) {
+            (0, _) => {}
+            (hidden, true) => self.line("", &format!("and {hidden} more candidates")),
+            (hidden, false) => {
+                self.line("", &format!("{hidden} more candidates are further off (--all lists them)"));
+            }
         }
+    }
+
+    /// Tenants write as many rules as they like, and one question may be about all of them.
+    fn is_full(&self) -> bool {
+        const MOST_LINES: usize = 2000;
+        const MOST_BYTES: usize = 1 << 20;
+        self.lines.len() >= MOST_LINES
+            || self.lines.iter().map(|line| line.text.len()).sum::<usize>() >= MOST_BYTES
     }
 
     fn line(&mut self, what: &str, text: &str) {

@@ -29,7 +29,7 @@ mod withheld;
 
 pub use age::decided_by_age;
 pub use dump::{dump_served, dump_snapshot};
-pub use explain::request::{EarlyAnswer, Question, QuestionError, ReadPart, Reading};
+pub use explain::request::{EarlyAnswer, Question, QuestionError, ReadPart, Reading, Search};
 pub use explain::{Explanation, Line, Outcome, TreePath, explain};
 pub use metrics::{
     Agent, BackendTraffic, BudgetTraffic, Cluster, Configuration, Durations, Duties, ForwardedTraffic,

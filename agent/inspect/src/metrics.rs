@@ -307,7 +307,7 @@ fn open_metrics(metrics: &Metrics) -> String {
     not_admitted(&mut registry, &metrics.traffic);
     budgets(&mut registry, &metrics.traffic.budgets);
     upstream(&mut registry, &metrics.traffic);
-    backends::register(&mut registry, &metrics.traffic);
+    backends::register(&mut registry, &metrics.traffic, metrics.durations.limit);
     key_sets::register(&mut registry, &metrics.traffic);
     telemetry::register(&mut registry, &metrics.traffic);
     let help = "Packets and connections by verdict of the kernel programs";

@@ -216,6 +216,35 @@ fn everything_given_is_shown() {
     assert!(!text.contains("backend=\"other\""), "what did not happen has no series: {text}");
 }
 
+/// Tenants have as many backends with policies as they like.
+#[test]
+fn backends_without_series_of_their_own_share_some() {
+    let backend = |at: usize, open| {
+        let traffic = BackendTraffic {
+            ejections: open,
+            checks: vec![("passed", open)],
+            open: vec![("requests", open)],
+            ..BackendTraffic::default()
+        };
+        (BackendName(format!("app/web{at:04}:80").into()), traffic)
+    };
+    let busy = (0..2000).map(|at| backend(at, 1));
+    let idle = (2000..3000).map(|at| backend(at, 0));
+    let traffic = Traffic { backends: idle.chain(busy).collect(), ..Traffic::default() };
+    let durations = Durations { limit: 500, ..Durations::default() };
+    let text = metrics(&Metrics { traffic, durations, ..everything() }, MetricsFormat::Text);
+    assert_eq!(text.lines().filter(|line| line.contains("{backend=")).count(), 3 * 501);
+    assert!(!text.contains("web2000"), "what did not happen has no series");
+    for line in [
+        "portcullis_backend_in_use{backend=\"other\",reason=\"requests\"} 1500",
+        "portcullis_endpoint_ejections_total{backend=\"other\"} 1500",
+        "portcullis_endpoint_checks_total{backend=\"other\",outcome=\"passed\"} 1500",
+        "portcullis_backend_in_use{backend=\"app/web0499:80\",reason=\"requests\"} 1",
+    ] {
+        assert!(text.lines().any(|it| it == line), "no {line}");
+    }
+}
+
 #[test]
 fn the_page_lists_all_metrics_and_no_others() {
     let page = include_str!("../../../docs/metrics.md");

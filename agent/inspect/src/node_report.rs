@@ -107,12 +107,24 @@ fn fallbacks(metrics: &Metrics, datapath: &str) -> Vec<Fallback> {
     let forwarding = metrics.forwarding.userspace.iter().map(|(why, frontends)| {
         fallback(format!("{frontends} TCP or UDP frontends are forwarded by user space"), why)
     });
-    let library = metrics.traffic.http1_by_library;
-    let library = (library > 0).then(|| {
-        fallback(
-            format!("{library} requests were read by the HTTP library"),
-            "they are unusual, or --http1 says so",
-        )
-    });
+    let library = by_library(metrics.traffic.http1_by_library);
     programs.into_iter().chain(unguarded).chain(unread).chain(forwarding).chain(library).collect()
+}
+
+fn by_library(requests: u64) -> Option<Fallback> {
+    (requests > 0).then(|| Fallback {
+        what: format!("{requests} requests were read by the HTTP library"),
+        why: "they are unusual, or --http1 says so".to_owned(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_named_as_they_are_written() {
+        assert_eq!(by_library(0), None);
+        assert_eq!(by_library(7).unwrap().why, "they are unusual, or --http1 says so");
+    }
 }

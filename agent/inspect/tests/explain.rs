@@ -10,7 +10,7 @@ use std::sync::Arc;
 use portcullis_control::offline::{DefaultAddresses, translate};
 use portcullis_gateway::Settings;
 use portcullis_inspect::{
-    EarlyAnswer, Explanation, Look, Outcome, Question, Reading, dump_snapshot, explain, routes,
+    EarlyAnswer, Explanation, Look, Outcome, Question, Reading, Search, dump_snapshot, explain, routes,
 };
 use portcullis_model::Snapshot;
 use portcullis_proxy::Reason;
@@ -24,9 +24,21 @@ fn snapshot(manifests: &str) -> Arc<Snapshot> {
     translate(&[manifests], u64::MAX, Settings::default(), DefaultAddresses::Shared).outcome.snapshot
 }
 
+fn snapshot_of(name: &str, manifests: &str) -> Arc<Snapshot> {
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    std::fs::write(&file, manifests).unwrap();
+    translate(&[file], u64::MAX, Settings::default(), DefaultAddresses::Shared).outcome.snapshot
+}
+
 const READING: Reading = Reading {
     host: |authority| portcullis_proxy::bare_host(authority).map_err(early_answer),
     path: |path| portcullis_proxy::normalise_path(path).map_err(early_answer),
+    method: |method| portcullis_proxy::check_method(method).map_err(early_answer),
+    search: || Search {
+        permits: portcullis_proxy::search_limit(),
+        over: early_answer(Reason::SlowExpressions),
+    },
+    fields: || early_answer(Reason::FieldsTooLarge),
 };
 
 fn early_answer(reason: Reason) -> EarlyAnswer {
@@ -75,6 +87,41 @@ fn streams_that_are_more_than_the_listener_says_are_told() {
     let told = "streams   100 on a connection, and not 10: it may be for other listeners of the port, too\n";
     assert!(quiet.contains("limits    http2Streams 10\n") && quiet.contains(told), "{quiet}");
     assert!(!text("http://denied.example:8080/").contains("streams"));
+}
+
+/// A tenant's rules and a long value are no way to have the agent write without end.
+#[test]
+fn an_explanation_has_an_end() {
+    let headers = |wanted: usize| format!("headers: [{{name: x-a, value: '{}{wanted}'}}]", "v".repeat(1000));
+    let matches: Vec<_> = (0..64).map(|at| format!("    - {}\n", headers(at))).collect();
+    let route = |at: usize| {
+        format!(
+            "---\napiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\nmetadata: {{name: r{at}}}\n\
+             spec:\n  parentRefs: [{{name: g}}]\n  rules:\n  - matches:\n{}",
+            matches.concat()
+        )
+    };
+    let gateway = "apiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\nmetadata: {name: g}\nspec:\n  \
+                   gatewayClassName: portcullis\n  addresses: [{value: 127.0.0.1}]\n  listeners: [{name: http, port: 80, protocol: HTTP}]\n";
+    let manifests = gateway.to_owned() + &(0..40).map(route).collect::<String>();
+    let snapshot = snapshot_of("many.yaml", &manifests);
+    let long = format!("X-A: {}", "x".repeat(30_000));
+    let question = Question {
+        url: "http://a.example/".to_owned(),
+        method: "GET".to_owned(),
+        headers: vec![long],
+        all: true,
+    };
+    let explanation = explain(&snapshot, &question, READING, &[]).unwrap();
+    let bytes: usize = explanation.lines.iter().map(|line| line.text.len()).sum();
+    assert!(
+        bytes < (1 << 20) + 10_000 && explanation.lines.len() > 300,
+        "{bytes} {:?}",
+        explanation.lines.first()
+    );
+    let told = |words: &str| explanation.lines.iter().filter(|line| line.text.contains(words)).count();
+    assert_eq!(told("the request has \"xxx"), told("… (30000 bytes)"));
+    assert_eq!(told("more candidates"), 1);
 }
 
 /// An address of its own comes before all addresses; a name may lead to either.
@@ -239,6 +286,52 @@ fn paths_are_read_as_the_data_plane_reads_them() {
 }
 
 #[test]
+fn methods_that_no_route_is_asked_for_are_refused() {
+    for method in ["TRACE", "connect"] {
+        let text = ask("http://www.shop.example:8080/cart", method, &[]);
+        assert!(text.contains("answer    405: ") && !text.contains("\nrule "), "{method}: {text}");
+    }
+    assert!(ask("http://www.shop.example:8080/cart", "OPTIONS", &[]).contains("\nrule "));
+}
+
+#[test]
+fn fields_that_are_too_many_or_too_long_get_to_no_route() {
+    let many: Vec<_> = (0..200).map(|at| format!("X-{at}: a")).collect();
+    let long = format!("X-A: {}", "a".repeat(60_000));
+    for (headers, line) in [
+        (
+            many.iter().map(String::as_str).collect(),
+            "answer    431: it has 201 header fields, and the Gateway takes ",
+        ),
+        (vec![long.as_str()], "answer    431: its header fields have 60036 bytes, and the Gateway takes "),
+    ] {
+        let text = ask("http://www.shop.example:8080/cart", "GET", &headers);
+        assert!(text.contains(line) && !text.contains("\nrule "), "{text}");
+    }
+}
+
+/// As the data plane gives it up.
+#[test]
+fn a_search_that_takes_too_long_finds_no_rule() {
+    let snapshot = snapshot_of(
+        "expressions.yaml",
+        "apiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\nmetadata: {name: g}\nspec:\n  \
+         gatewayClassName: portcullis\n  addresses: [{value: 127.0.0.1}]\n  listeners: [{name: http, port: 80, protocol: HTTP}]\n---\n\
+         apiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\nmetadata: {name: r}\nspec:\n  \
+         parentRefs: [{name: g}]\n  rules:\n  - matches:\n    \
+         - headers: [{type: RegularExpression, name: x-a, value: 'a*b'}]\n  - {}\n",
+    );
+    let text = |bytes: usize| {
+        let header = format!("X-A: {}", "a".repeat(bytes));
+        explain_in(&snapshot, "http://a.example/", "GET", &[&header]).text(Look::default())
+    };
+    assert!(text(8000).contains("\nrule      HTTPRoute default/r rule 1"), "{}", text(8000));
+    let over = text(9000);
+    assert!(over.contains("\nanswer    503: the route of this request takes too long to find: "), "{over}");
+    assert!(!over.contains("\nrule "), "{over}");
+}
+
+#[test]
 fn a_target_that_is_too_long_gets_to_no_route() {
     let long = |bytes: usize| format!("/{}?{}", "a".repeat(8000), "b".repeat(bytes - 8001));
     for (bytes, is_answered) in [(8192, false), (8193, true)] {
@@ -329,6 +422,12 @@ fn rules_for_connections_are_listed_beside_those_for_requests() {
         ],
         "{listed}"
     );
+}
+
+#[test]
+fn a_url_is_a_question() {
+    let question: Question = serde_json::from_str("{\"url\": \"http://shop.example/\"}").unwrap();
+    assert_eq!((question.method.as_str(), question.headers.len(), question.all), ("GET", 0, false));
 }
 
 #[test]

@@ -6,13 +6,15 @@ use http::header::{
 
 /// Browsers say where a request is from; other clients say nothing.
 pub(crate) fn is_of_another_site(fields: &HeaderMap) -> bool {
-    let from = fields.get("sec-fetch-site").map(HeaderValue::as_bytes);
-    from.is_some_and(|from| !matches!(from, b"same-origin" | b"none"))
+    let mut from = fields.get_all("sec-fetch-site").iter().map(HeaderValue::as_bytes);
+    from.any(|from| !matches!(from, b"same-origin" | b"none"))
 }
 
 /// True if a browser goes to a page itself: as by a link, and not for a frame or a script.
 pub(crate) fn is_led_here(fields: &HeaderMap) -> bool {
-    let says = |name: &str, value: &str| fields.get(name).is_some_and(|it| it == value);
+    let says = |name: &str, value: &str| {
+        fields.contains_key(name) && fields.get_all(name).iter().all(|it| it == value)
+    };
     says("sec-fetch-mode", "navigate") && says("sec-fetch-dest", "document")
 }
 
@@ -26,4 +28,40 @@ pub(crate) fn guard(fields: &mut HeaderMap) {
         (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
     ];
     fields.extend(set.map(|(name, value)| (name, HeaderValue::from_static(value))));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_field_of_a_name_counts() {
+        let fields = |name: &'static str, values: &[&'static str]| {
+            let mut fields = HeaderMap::new();
+            for value in values {
+                fields.append(name, HeaderValue::from_static(value));
+            }
+            fields
+        };
+        for (values, expected) in [
+            (&[][..], false),
+            (&["none"], false),
+            (&["same-origin", "none"], false),
+            (&["cross-site"], true),
+            (&["none", "cross-site"], true),
+            (&["same-origin, cross-site"], true),
+        ] {
+            assert_eq!(is_of_another_site(&fields("sec-fetch-site", values)), expected, "{values:?}");
+        }
+        for (modes, expected) in [
+            (&[][..], false),
+            (&["navigate"], true),
+            (&["navigate", "navigate"], true),
+            (&["navigate", "no-cors"], false),
+        ] {
+            let mut led = fields("sec-fetch-mode", modes);
+            led.extend(fields("sec-fetch-dest", &["document"]));
+            assert_eq!(is_led_here(&led), expected, "{modes:?}");
+        }
+    }
 }

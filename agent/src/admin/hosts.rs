@@ -45,7 +45,7 @@ impl Hosts {
 fn is_listed(host: &str, names: &[String]) -> bool {
     let Ok(authority) = host.parse::<Authority>() else { return false };
     // "Host = uri-host [ ":" port ]" (RFC 9110, section 7.2): there is no user.
-    if host.contains('@') {
+    if !host.strip_prefix(authority.host()).is_some_and(is_port) {
         return false;
     }
     let host = authority.host();
@@ -54,6 +54,12 @@ fn is_listed(host: &str, names: &[String]) -> bool {
     address.parse::<IpAddr>().is_ok()
         || name.eq_ignore_ascii_case("localhost")
         || names.iter().any(|listed| listed.eq_ignore_ascii_case(name))
+}
+
+/// `:80`, `:` or nothing. The library takes a port that is none for one that is not there.
+fn is_port(text: &str) -> bool {
+    let Some(port) = text.strip_prefix(':') else { return text.is_empty() };
+    port.is_empty() || port.bytes().all(|b| b.is_ascii_digit()) && port.parse::<u16>().is_ok()
 }
 
 #[cfg(test)]
@@ -75,6 +81,12 @@ mod tests {
             ("127.0.0.1.evil.example:9270", false),
             ("localhost.evil.example", false),
             ("agent.example.evil.example", false),
+            ("localhost:", true),
+            ("localhost:x", false),
+            ("localhost:+80", false),
+            ("localhost:99999", false),
+            ("[::1]:99999", false),
+            ("[::1]x", false),
             ("evil@localhost", false),
             ("evil:80@127.0.0.1:9270", false),
             ("", false),

@@ -439,7 +439,7 @@ impl Service {
     ) -> Result<Response<Full<Bytes>>, Infallible> {
         let (head, body) = request.into_parts();
         if !has_one_host(&head) {
-            let refusal = text(StatusCode::BAD_REQUEST, "a request of HTTP/1.1 has one Host field\n");
+            let refusal = text(StatusCode::BAD_REQUEST, "a request has one Host field\n");
             return Ok(counted(refusal, None, answering));
         }
         if let Some(refusal) = self.reach.refusal(&head) {

@@ -124,7 +124,9 @@ fn mistakes_of_a_tenant_neither_flood_the_log_nor_forge_it() {
         "apiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\nmetadata: {{name: r, namespace: red}}\nspec:\n{}",
         fields.concat()
     );
-    let forging = route.replace("red", "blue").replace("field1:", "\"a\\n2026 ERROR forged\\e[31m\":");
+    let forged = "namespace: blue, \"a\\n2026 ERROR forged\\e[31m\": 1";
+    let forging = route.replace("namespace: red", forged).replace("  field1:", "  \"a: s3cret\":");
+    let forging = forging.replace("  field2: 1\n", "");
     let agent =
         Agent::start_with(&[], &[("all.yaml", MANIFESTS), ("red.yaml", &route), ("blue.yaml", &forging)]);
     let log = agent.admin("/log").unwrap().body;
@@ -136,7 +138,8 @@ fn mistakes_of_a_tenant_neither_flood_the_log_nor_forge_it() {
     assert_eq!((of("red"), of("blue")), (20, 20), "{log}");
     assert!(log.contains(" 160 more problems came or went: "), "{log}");
     for text in [log, agent.admin("/problems").unwrap().body, agent.command(&["status", "--problems"])] {
-        assert!(text.contains("spec.a\\n2026 ERROR forged\\u{1b}[31m: unknown field"), "{text}");
+        assert!(text.contains("metadata.a\\n2026 ERROR forged\\u{1b}[31m: unknown field"), "{text}");
+        assert!(text.contains("spec.(left out): unknown field") && !text.contains("s3cret"), "{text}");
         assert!(!text.lines().any(|line| line.starts_with("2026 ERROR")), "{text}");
     }
 }

@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 
 use super::rules::Scope;
 use super::{ListType, Schema, Type};
+use crate::name::is_plain_key;
 
 /// Advice where a boolean stands for a string: in YAML, these words need quotes.
 pub(crate) const QUOTE_WORDS: &str = ": quote it (yes, no, on, off, y and n are booleans, too)";
@@ -18,8 +19,16 @@ const LEFT_OUT: &str = "(left out)";
 
 /// Fields with values for header fields and parameters below them, whatever shape a mistake gives
 /// them.
-const WITH_CREDENTIALS: [&str; 6] =
-    ["set", "add", "headers", "queryParams", "requestHeaderModifier", "responseHeaderModifier"];
+const WITH_CREDENTIALS: [&str; 8] = [
+    "set",
+    "add",
+    "headers",
+    "queryParams",
+    "requestHeaderModifier",
+    "responseHeaderModifier",
+    "requestHeaders",
+    "responseHeaders",
+];
 
 /// The result for an object. Violations refuse it; unknown fields were dropped.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -74,9 +83,14 @@ impl Schema {
 impl Review {
     fn visit(&mut self, schema: &Schema, value: &mut Value, at: &Path<'_>) {
         if !is_of_type(schema, value) {
-            let is_word = value.is_boolean() && schema.kind == Some(Type::String);
-            let advice = if is_word { QUOTE_WORDS } else { "" };
-            return self.refuse(at, value, &format!("must be of type {}{advice}", type_name(schema)));
+            let is_unquoted = value.is_boolean() && schema.kind == Some(Type::String);
+            let advice = if is_unquoted { QUOTE_WORDS } else { "" };
+            let why = format!("must be of type {}{advice}", type_name(schema));
+            // Of a list, or of a block without a blank behind a colon: a header field, maybe.
+            if has_fields(schema) && value.as_str().is_some_and(may_be_field) {
+                return self.violation(at, format!("Invalid value: {LEFT_OUT}: {why}"));
+            }
+            return self.refuse(at, value, &why);
         }
         match value {
             Value::Object(fields) => self.visit_object(schema, fields, at),
@@ -147,8 +161,7 @@ impl Review {
         fields.retain(|name, _| {
             let known = schema.properties.contains_key(name);
             if !known {
-                let is_shown = !at.has_credentials() || is_word(name);
-                let name = if is_shown { name } else { LEFT_OUT };
+                let name = if is_plain_key(name) { name } else { LEFT_OUT };
                 self.unknown_fields.push(at.field(name).to_string());
             }
             known
@@ -314,6 +327,10 @@ fn is_of_type(schema: &Schema, value: &Value) -> bool {
     }
 }
 
+fn has_fields(schema: &Schema) -> bool {
+    matches!(schema.kind, Some(Type::Object | Type::Array))
+}
+
 fn type_name(schema: &Schema) -> &'static str {
     match schema.kind {
         Some(Type::Object) => "object",
@@ -371,6 +388,11 @@ fn is_word(text: &str) -> bool {
     text.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_')
 }
 
+/// True of text that may be a header field with its value, or a value in several words.
+fn may_be_field(text: &str) -> bool {
+    text.contains(|c: char| c == ':' || c.is_whitespace())
+}
+
 fn is_of_words(identity: &Value) -> bool {
     match identity {
         Value::String(text) => is_word(text),
@@ -387,15 +409,31 @@ fn leave_values_out(value: &mut Value) {
             {
                 *value = LEFT_OUT.into();
             }
-            for (name, value) in fields {
+            for (name, value) in fields.iter_mut() {
                 match WITH_CREDENTIALS.contains(&name.as_str()) {
                     true => *value = LEFT_OUT.into(),
+                    false if name == "filters" => leave_filters_out(value),
                     false => leave_values_out(value),
                 }
+            }
+            let count = fields.len();
+            fields.retain(|name, _| is_plain_key(name));
+            if fields.len() < count {
+                fields.insert(LEFT_OUT.to_owned(), LEFT_OUT.into());
             }
         }
         Value::Array(items) => items.iter_mut().for_each(leave_values_out),
         Value::String(_) | Value::Number(_) | Value::Bool(_) | Value::Null => {}
+    }
+}
+
+/// Filters that are text are none, and may be header fields.
+fn leave_filters_out(value: &mut Value) {
+    match value {
+        Value::Array(filters) => filters.iter_mut().for_each(leave_filters_out),
+        Value::Object(_) => leave_values_out(value),
+        Value::String(_) | Value::Number(_) => *value = LEFT_OUT.into(),
+        Value::Bool(_) | Value::Null => {}
     }
 }
 
@@ -478,6 +516,15 @@ mod tests {
             rule("matches", json!({"headers": ["authorization: s3cret"]})),
             rule("matches", json!({"queryParams": "token=s3cret"})),
             rule("matches", json!({"headers": [{"type": "s3cret", "name": "a", "value": "b"}]})),
+            rule("filters", json!("authorization: s3cret")),
+            rule("filters", json!({"type": "RequestHeaderModifier", "authorization: s3cret": 1})),
+            rule("filters", json!({"authorization:s3cret": null, "type": "ExtensionRef"})),
+            json!({"filters": "authorization:s3cret"}),
+            json!({"filters": {"authorization: s3cret": "authorization: s3cret"}}),
+            json!({"filters": {"filters": ["authorization: s3cret"]}}),
+            json!({"authorization:s3cret": 1}),
+            json!("authorization: s3cret"),
+            json!([{"filters": ["authorization: s3cret", {"authorization\ns3cret": 1}]}]),
         ] {
             let mut route = json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute",
                 "metadata": {"name": "r"}, "spec": {"rules": [rule]}});
@@ -486,6 +533,41 @@ mod tests {
             let review = schema.review(&mut route);
             assert!(!(review.violations.is_empty() && review.unknown_fields.is_empty()), "{rule}");
             assert!(!format!("{review:?}").contains("s3cret"), "{review:?}");
+        }
+    }
+
+    #[test]
+    fn no_shape_of_a_route_filters_field_is_told_of() {
+        let long = "s3cret".repeat(100);
+        for value in [
+            json!(["authorization: s3cret"]),
+            json!("authorization: s3cret"),
+            json!("authorization:s3cret"),
+            json!({"authorization:s3cret": 1, "set": [{"name": "a", "value": "b"}]}),
+            json!({"authorization:s3cret": null}),
+            json!({"authorization: s3cret": "x"}),
+            json!({"a\n\"s3cret": {"s3cret.s3cret": 1}}),
+            json!({long: 1}),
+            json!({"set": ["authorization: s3cret"]}),
+            json!({"set": {"authorization": "s3cret"}}),
+            json!({"set": [{"name": "authorization: s3cret", "value": "a"}]}),
+            json!({"add": [{"name": "a", "value": ["s3cret"]}]}),
+            json!({"set": [{"name": "a", "authorization:s3cret": 1}]}),
+        ] {
+            for (kind, field) in
+                [("RequestHeaders", "requestHeaders"), ("ResponseHeaders", "responseHeaders")]
+            {
+                let mut filter = json!({"apiVersion": "portcullis.dev/v1alpha1", "kind": "RouteFilter",
+                    "metadata": {"name": "f"}, "spec": {"type": kind, field: value}});
+                let schemas = Schemas::embedded();
+                let schema = &schemas.get("portcullis.dev", "RouteFilter").unwrap().versions["v1alpha1"];
+                let mut of_other_type = filter.clone();
+                of_other_type["spec"]["type"] = "PathRewrite".into();
+                for review in [schema.review(&mut filter), schema.review(&mut of_other_type)] {
+                    assert!(!(review.violations.is_empty() && review.unknown_fields.is_empty()), "{value}");
+                    assert!(!format!("{review:?}").contains("s3cret"), "{review:?}");
+                }
+            }
         }
     }
 

@@ -4,7 +4,7 @@
 
 use std::borrow::Cow;
 
-use portcullis_api::admission::{Admission, admit};
+use portcullis_api::admission::{Admission, admit, is_plain_key};
 use serde::de::IgnoredAny;
 use serde_json::Value;
 use serde_saphyr::budget::BudgetBreach;
@@ -247,14 +247,27 @@ fn limit_of_budget(breach: &BudgetBreach) -> Option<Limit> {
     })
 }
 
-/// One line, without the place, which counts from the document's start.
-fn plain(error: &serde_saphyr::Error) -> String {
+/// One line, without the place, which counts from the document's start, and without what is written
+/// there: it may be a Secret.
+fn plain(error: &Error) -> String {
+    const QUOTES: [char; 2] = ['"', '`'];
+    if let Error::DuplicateMappingKey { key, .. } = error {
+        return twice(key.as_deref());
+    }
     let text = error.render_with_formatter(&UserMessageFormatter);
     let line = text.lines().next().unwrap_or_default();
     let message = line.split_once(" at line ").map_or(line, |(message, _)| message).trim();
-    let twice =
-        message.strip_prefix("duplicate mapping key: ").and_then(|key| key.strip_suffix(" not allowed here"));
-    twice.map_or(message.to_owned(), |key| format!("the key {key:?} is there twice: remove one of them"))
+    match message.find(QUOTES) {
+        Some(quoted) => format!("{}(left out)", &message[..quoted]),
+        None => message.to_owned(),
+    }
+}
+
+fn twice(key: Option<&str>) -> String {
+    match key.filter(|key| is_plain_key(key)) {
+        Some(key) => format!("the key {key:?} is there twice: remove one of them"),
+        None => "a key is there twice: remove one of them".to_owned(),
+    }
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::fmt::{self, Write};
 use std::sync::Arc;
 
 use portcullis_api::Kind;
-use portcullis_api::admission::Refusal;
+use portcullis_api::admission::{Refusal, is_plain_key};
 use portcullis_model::is_obeyed;
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -77,32 +77,46 @@ pub(crate) fn of_unknown_fields(kind: Kind, fields: &[String]) -> Vec<String> {
                 "has unknown fields ({count}), ignored (a typing error, or no blank behind a colon?)"
             )]
         }
-        _ => {
-            fields.iter().map(|field| format!("{field}: unknown field, ignored (a typing error?)")).collect()
-        }
+        (Kind::ConfigMap, _) => fields.iter().map(|field| of_unknown_field(without_entry(field))).collect(),
+        _ => fields.iter().map(|field| of_unknown_field(field)).collect(),
     }
 }
 
-/// The reasons for a refusal, of a Secret without what is in it.
+fn of_unknown_field(field: &str) -> String {
+    format!("{field}: unknown field, ignored (a typing error?)")
+}
+
+/// An entry that is not indented has the place of a field.
+fn without_entry(field: &str) -> &str {
+    if field.split('.').all(is_plain_key) { field } else { "(left out)" }
+}
+
+/// The reasons for a refusal, of a Secret and of entries of a ConfigMap without what is written
+/// there.
 pub(crate) fn of_refusal(refusal: &Refusal) -> Vec<String> {
-    let is_secret = refusal.key.as_ref().is_some_and(|key| key.kind == Kind::Secret);
-    let reasons = refusal.reasons.iter();
-    if is_secret {
-        reasons.map(|reason| without_contents(reason)).collect()
-    } else {
-        reasons.cloned().collect()
-    }
+    let kind = refusal.key.as_ref().map_or(refusal.object.as_str(), |key| key.kind.as_str());
+    let is_kept_back = |reason: &str| match kind {
+        "Secret" => true,
+        "ConfigMap" => reason.starts_with("data") || reason.starts_with("binaryData"),
+        _ => false,
+    };
+    let told = |reason: &String| match is_kept_back(reason) {
+        true => without_contents(reason),
+        false => reason.clone(),
+    };
+    refusal.reasons.iter().map(told).collect()
 }
 
 fn without_contents(reason: &str) -> String {
     const QUOTES: [char; 2] = ['"', '`'];
+    const VALUE: &str = "Invalid value: ";
     if reason.ends_with(": unknown field") {
         return "has an unknown field".to_owned();
     }
-    match (reason.find(QUOTES), reason.rfind(QUOTES)) {
-        (Some(begin), Some(end)) => format!("{}(left out){}", &reason[..begin], &reason[end + 1..]),
-        _ => reason.to_owned(),
-    }
+    let value = reason.find(VALUE).map(|at| at + VALUE.len()).or_else(|| reason.find(QUOTES));
+    let Some(begin) = value else { return reason.to_owned() };
+    let rule = reason.rfind(": must ").map(|at| &reason[at..]).filter(|rule| !rule.contains(QUOTES));
+    format!("{}(left out){}", &reason[..begin], rule.unwrap_or_default())
 }
 
 /// Text of tenants, in which what ends a line or has a terminal show another one is an escape, as
@@ -168,10 +182,9 @@ mod tests {
                 "data: Invalid value: \"password: s\\\"\": must be letters",
                 "data: Invalid value: (left out): must be letters",
             ),
-            (
-                "data: invalid type: integer `1234`, expected a map",
-                "data: invalid type: integer (left out), expected a map",
-            ),
+            ("data: invalid type: integer `1234`", "data: invalid type: integer (left out)"),
+            ("metadata.name: Invalid value: 1234", "metadata.name: Invalid value: (left out)"),
+            ("metadata.name: Invalid value: {\": must s\":1234}", "metadata.name: Invalid value: (left out)"),
             ("metadata.password: s: unknown field", "has an unknown field"),
             ("data[tls.key]: Required value", "data[tls.key]: Required value"),
         ] {
@@ -180,6 +193,7 @@ mod tests {
         let fields = ["stringdata".to_owned(), "password: s".to_owned()];
         let [message] = of_unknown_fields(Kind::Secret, &fields).try_into().unwrap();
         assert!(message.starts_with("has unknown fields (2), ignored"), "{message}");
-        assert_eq!(of_unknown_fields(Kind::ConfigMap, &fields).len(), 2);
+        let of_map = of_unknown_fields(Kind::ConfigMap, &fields).join(" ");
+        assert!(of_map.starts_with("stringdata: ") && of_map.contains(" (left out): "), "{of_map}");
     }
 }

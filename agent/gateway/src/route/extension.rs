@@ -228,14 +228,15 @@ fn template(text: &str) -> Result<Template, Fault> {
     parts.collect::<Result<_, _>>().map(Template::new)
 }
 
+/// The name is not told: it may be a part of a credential.
 fn no_variable(name: &str) -> Fault {
     if name.starts_with("claim.") {
-        return Fault::unsupported(format!(
-            "variable {name:?} cannot be filled in: RouteFilters know no claims of verified tokens; use another variable"
-        ));
+        return Fault::unsupported(
+            "claims cannot be filled in: RouteFilters know none of verified tokens; use another variable",
+        );
     }
     let known: Vec<_> = Variable::ALL.iter().map(|variable| variable.name()).collect();
-    Fault::unsupported(format!("there is no variable {name:?}; there are {}", known.join(", ")))
+    Fault::unsupported(format!("there is no such variable; there are {}", known.join(", ")))
 }
 
 // === texts with $ ===

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use portcullis_model::{Entry, HostPattern, RequestHead, RouteMatch, RouteTable, Rule, Step, ValueMatch};
 
-use super::request::Request;
+use super::request::{EarlyAnswer, Request};
 use crate::text::value_text;
 
 pub(crate) struct Candidates<'t> {
@@ -28,10 +28,17 @@ pub(crate) enum Miss {
 }
 
 impl<'t> Candidates<'t> {
-    pub(crate) fn of(table: &'t RouteTable, request: &Request) -> Self {
+    /// # Errors
+    /// The answer if the data plane gives the search up.
+    pub(crate) fn of(table: &'t RouteTable, request: &Request) -> Result<Self, EarlyAnswer> {
         let mut list: Vec<Candidate<'t>> = Vec::new();
+        request.begin_search();
         // The data plane's own search says which rule takes it; here is only said why.
         let found = table.find(request).map(|found| found.rule);
+        if let Some(answer) = request.given_up() {
+            return Err(answer);
+        }
+        request.begin_search();
         let mut winner: Option<(HostPattern, &Entry)> = None;
         for (host, paths) in table.hosts() {
             for entry in paths.entries() {
@@ -42,7 +49,7 @@ impl<'t> Candidates<'t> {
                 list.push(Candidate { host: host.clone(), entry, miss });
             }
         }
-        Self { list }
+        Ok(Self { list })
     }
 
     pub(crate) fn winner(&self) -> Option<&Candidate<'t>> {
@@ -70,10 +77,14 @@ fn miss(
     found: Option<&Arc<Rule>>,
 ) -> Option<Miss> {
     if !host.matches(request.host()) {
-        return Some(Miss::Far(format!("hostname {host} does not match {}", request.host())));
+        return Some(Miss::Far(format!("hostname {host} does not match {}", shortened(request.host()))));
     }
     if !entry.matches.path.matches(request.path()) {
-        return Some(Miss::Far(format!("the path {} does not match", request.path())));
+        return Some(Miss::Far(format!("the path {} does not match", shortened(request.path()))));
+    }
+    // The data plane looked at none behind the one that it found.
+    if winner.is_some() && !may_look(&entry.matches, request) {
+        return Some(Miss::Near("its regular expressions take too long to look at here".to_owned()));
     }
     if let Some(why) = mismatch(&entry.matches, request) {
         return Some(Miss::Near(why));
@@ -96,6 +107,17 @@ impl Miss {
             Self::Far(why) | Self::Near(why) => why,
         }
     }
+}
+
+/// True if the regular expressions of a match may be asked, too.
+fn may_look(matches: &RouteMatch, request: &Request) -> bool {
+    let is_regex = |wanted: &ValueMatch| matches!(wanted, ValueMatch::Regex(_));
+    let headers = matches.headers.iter().filter(|(_, wanted)| is_regex(wanted));
+    let query = matches.query.iter().filter(|(_, wanted)| is_regex(wanted));
+    headers.filter_map(|(name, _)| Some(request.header(name)?.len())).all(|bytes| request.may_search(bytes))
+        && query
+            .filter_map(|(name, _)| Some(request.query_param(name)?.len()))
+            .all(|bytes| request.may_search(bytes))
 }
 
 /// The first condition beyond the path that does not hold.
@@ -121,11 +143,30 @@ fn condition(what: &str, name: &str, wanted: &ValueMatch, actual: Option<Vec<u8>
     match actual {
         None => Some(format!("{what} {name}{wanted_text} is wanted, the request has none")),
         Some(actual) if !wanted.matches(&actual) => {
-            let actual = String::from_utf8_lossy(&actual).into_owned();
-            Some(format!("{what} {name}{wanted_text} is wanted, the request has {actual:?}"))
+            let actual = excerpt(&String::from_utf8_lossy(&actual));
+            Some(format!("{what} {name}{wanted_text} is wanted, the request has {actual}"))
         }
         Some(_) => None,
     }
+}
+
+/// A part of the request is told of once for each rule that wants another.
+fn excerpt(value: &str) -> String {
+    match beginning(value) {
+        whole if whole.len() == value.len() => format!("{whole:?}"),
+        beginning => format!("{beginning:?}… ({} bytes)", value.len()),
+    }
+}
+
+fn shortened(part: &str) -> String {
+    let beginning = beginning(part);
+    let rest = if beginning.len() < part.len() { "…" } else { "" };
+    format!("{beginning}{rest}")
+}
+
+fn beginning(part: &str) -> &str {
+    const MOST: usize = 100;
+    part.char_indices().nth(MOST).map_or(part, |(end, _)| &part[..end])
 }
 
 /// The words for the step of precedence that decided against an entry.

@@ -1,6 +1,7 @@
 //! The question, and the request or connection that it is about, made from a URL and header lines.
 
 use std::borrow::Cow;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
@@ -13,11 +14,18 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Question {
     pub url: String,
+    #[serde(default = "get")]
     pub method: String,
     /// `Name: value`
+    #[serde(default)]
     pub headers: Vec<String>,
     /// List every candidate.
+    #[serde(default)]
     pub all: bool,
+}
+
+fn get() -> String {
+    Method::GET.to_string()
 }
 
 /// A question that cannot be answered.
@@ -46,6 +54,18 @@ pub struct Reading {
     /// Of an authority: the host alone.
     pub host: ReadPart,
     pub path: ReadPart,
+    pub method: fn(&Method) -> Result<(), EarlyAnswer>,
+    pub search: fn() -> Search,
+    /// The answer to header fields that are too many or too long.
+    pub fields: fn() -> EarlyAnswer,
+}
+
+/// The limits of a search for the rule of one request.
+pub struct Search {
+    /// True as long as one more regular expression may look at so many bytes.
+    pub permits: Box<dyn Fn(usize) -> bool>,
+    /// The answer once it may not.
+    pub over: EarlyAnswer,
 }
 
 /// An answer that the data plane gives before any route is asked.
@@ -77,14 +97,27 @@ pub(crate) struct Request {
     method: Method,
     /// As routes see it; empty if it is refused.
     host: String,
-    /// As routes see it, unless it or the host is refused.
+    /// As routes see it, unless it, the host or the method is refused.
     path: Result<String, EarlyAnswer>,
+    /// The answer to its method, which comes before all others.
+    refused_method: Option<EarlyAnswer>,
+    fields: FieldSizes,
+    reading: Reading,
+    search: RefCell<Search>,
+    is_given_up: Cell<bool>,
     /// As asked.
     target: String,
     headers: BTreeMap<String, String>,
     query: Vec<(String, String)>,
     /// Of path and query, as asked.
     target_bytes: usize,
+}
+
+/// The header fields as a client of HTTP/1 sends them, `Host` among them.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct FieldSizes {
+    pub count: usize,
+    pub bytes: usize,
 }
 
 impl Request {
@@ -98,7 +131,8 @@ impl Request {
         let url_host = uri.host().unwrap_or_default().to_ascii_lowercase();
         let address: Option<IpAddr> = url_host.trim_matches(['[', ']']).parse().ok();
         let headers = headers(&question.headers)?;
-        let method = &question.method;
+        let method = question.method.to_ascii_uppercase().parse();
+        let method: Method = method.map_err(|_| QuestionError::Method(question.method.clone()))?;
         let host = (reading.host)(headers.get("host").map_or(authority, String::as_str));
         let path = host.as_ref().map_err(|refused| *refused).and_then(|_| (reading.path)(uri.path()));
         Ok(Self {
@@ -113,7 +147,12 @@ impl Request {
                     .then(|| url_host.strip_suffix('.').unwrap_or(&url_host).to_owned()),
             },
             address,
-            method: method.to_ascii_uppercase().parse().map_err(|_| QuestionError::Method(method.clone()))?,
+            refused_method: (reading.method)(&method).err(),
+            fields: field_sizes(&question.headers, authority),
+            reading,
+            search: RefCell::new((reading.search)()),
+            is_given_up: Cell::new(false),
+            method,
             path: path.map(Cow::into_owned),
             host: host.map(Cow::into_owned).unwrap_or_default(),
             target: uri.path().to_owned(),
@@ -123,9 +162,34 @@ impl Request {
         })
     }
 
-    /// The data plane's answer before anything is routed.
+    /// The data plane's answer to the method, before anything else is looked at.
+    pub(crate) fn answer_to_method(&self) -> Option<EarlyAnswer> {
+        self.refused_method
+    }
+
+    /// The data plane's answer to host and path before anything is routed.
     pub(crate) fn early_answer(&self) -> Option<EarlyAnswer> {
         self.path.as_ref().err().copied()
+    }
+
+    pub(crate) fn fields(&self) -> FieldSizes {
+        self.fields
+    }
+
+    /// The data plane's answer to fields that are too many or too long.
+    pub(crate) fn answer_to_fields(&self) -> EarlyAnswer {
+        (self.reading.fields)()
+    }
+
+    /// Begins a search, with all the time that there is for one.
+    pub(crate) fn begin_search(&self) {
+        self.search.replace((self.reading.search)());
+        self.is_given_up.set(false);
+    }
+
+    /// The answer if the search is given up: the rule that was found need not be the right one.
+    pub(crate) fn given_up(&self) -> Option<EarlyAnswer> {
+        self.is_given_up.get().then(|| self.search.borrow().over)
     }
 
     /// Returns `true` if routes see another path than the one asked for.
@@ -205,6 +269,18 @@ fn headers(lines: &[String]) -> Result<BTreeMap<String, String>, QuestionError> 
     Ok(headers)
 }
 
+/// As limits count them: with what is between name and value, and behind it.
+fn field_sizes(lines: &[String], authority: &str) -> FieldSizes {
+    const SEPARATORS: usize = ": \r\n".len();
+    let fields = lines.iter().filter_map(|line| line.split_once(':'));
+    let fields: Vec<_> = fields.map(|(name, value)| (name.trim(), value.trim())).collect();
+    let has_host = fields.iter().any(|(name, _)| name.eq_ignore_ascii_case("host"));
+    let host = (!has_host).then_some(("host", authority));
+    let sizes = fields.into_iter().chain(host).map(|(name, value)| name.len() + value.len() + SEPARATORS);
+    sizes
+        .fold(FieldSizes::default(), |all, size| FieldSizes { count: all.count + 1, bytes: all.bytes + size })
+}
+
 /// The port that a URL names. The library takes one that is none for one that is not there.
 fn port(authority: &str) -> Result<Option<u16>, QuestionError> {
     match authority.rsplit_once(':') {
@@ -262,6 +338,12 @@ impl RequestHead for Request {
 
     fn query_param(&self, name: &str) -> Option<Cow<'_, str>> {
         self.query.iter().find(|(key, _)| key == name).map(|(_, value)| Cow::Borrowed(value.as_str()))
+    }
+
+    fn may_search(&self, bytes: usize) -> bool {
+        let is_permitted = (self.search.borrow().permits)(bytes);
+        self.is_given_up.set(!is_permitted);
+        is_permitted
     }
 }
 

@@ -18,7 +18,7 @@ use super::labels::{
 };
 
 /// The value of labels of the series that everything without one of its own shares.
-const OTHER: &str = "other";
+pub(super) const OTHER: &str = "other";
 
 /// Durations by name; `None` names the series of all that have none of their own. Empty where
 /// nothing is measured.

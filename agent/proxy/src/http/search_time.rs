@@ -17,6 +17,13 @@ const LONGEST: usize = 8 << 10;
 const LEAST: usize = 64;
 const UNTIMED: usize = 2 << 10;
 
+/// The same limits for those who look for a request's route without serving it: true as long as one
+/// more expression may look at so many bytes. By the processor's time of the thread that asks.
+pub fn search_limit() -> Box<dyn Fn(usize) -> bool> {
+    let time = SearchTime::default();
+    Box::new(move |bytes| time.permits(bytes))
+}
+
 /// The time for a request, as far as it is used up.
 #[derive(Debug, Default)]
 pub(crate) struct SearchTime {
@@ -86,5 +93,7 @@ mod tests {
     fn long_values_are_not_looked_at() {
         let time = SearchTime::default();
         assert!(time.permits(LONGEST) && !time.permits(LONGEST + 1) && time.is_over());
+        let permits = search_limit();
+        assert!(permits(LONGEST) && !permits(LONGEST + 1) && !permits(1));
     }
 }

@@ -16,6 +16,69 @@ fn secret(name: &str) -> String {
     format!("apiVersion: v1\nkind: Secret\nmetadata: {{name: {name}}}\n")
 }
 
+/// `s3cret` stands for what a Secret may hold, in every shape that a mistake gives it.
+#[test]
+fn no_shape_of_a_secret_is_told_of() {
+    let long = "s3cret".repeat(60);
+    for contents in [
+        "stringData: {password:s3cret}",
+        "stringData: {password:s3cret: }",
+        "stringData: {\"password: s3cret\": [x]}",
+        "stringData: {password.s3cret: 5}",
+        "stringData: {\"\\\"s3cret\\\"\": {a: b}}",
+        "stringData: {\"a\\ns3cret\": [x]}",
+        "stringData: {a b s3cret: x}",
+        "stringData: {password: [s3cret]}",
+        "stringData: [password: s3cret]",
+        "stringData: [\"password: s3cret\"]",
+        "stringData:\n  password:s3cret",
+        "stringData: {password:s3cret, password:s3cret}",
+        "stringData: {\"a\\ns3cret at line b\": 1, \"a\\ns3cret at line b\": 1}",
+        "stringData: {? [s3cret] : x}",
+        "stringData: {? {a: s3cret} : x}",
+        "stringData: {password: !s3cret x, a: *s3cret}",
+        "stringData: {password: !!s3cret}",
+        "stringData: {password: !s3cret!x y}",
+        "stringData: {password: @s3cret}",
+        "stringData: {password: %s3cret}",
+        "stringData: {password: s3cret",
+        "stringData: {password: \"s3cret}",
+        "stringData: {password: \"\\s3cret\"}",
+        "data: {password: s3cret!}",
+        "data: {\"password: s3cret\": x}",
+        "data: {\"password: s3cret\": YQ==}",
+        "data: s3cret",
+        "data: {password:s3cret: YQ==}",
+        "binaryData: {password:s3cret: [x]}",
+        "password:s3cret: x",
+        "\"password: s3cret\": x",
+        "type: [s3cret]",
+        "type: {password:s3cret}",
+        "immutable: s3cret",
+        "metadata: {name: s, labels: {password:s3cret: a b}}",
+        "metadata: {name: s, labels: {a: password=s3cret}}",
+        "metadata: {name: s, annotations: {\"password: s3cret\": x}}",
+        "metadata: {name: s, annotations: {password:s3cret: [x]}}",
+        "metadata: {name: s, creationTimestamp: s3cret}",
+        "metadata: {name: s, ownerReferences: [password:s3cret]}",
+        "metadata: {name: s, password:s3cret: x}",
+        "metadata: {name: [s3cret]}",
+        "metadata: {name: {password:s3cret: 5}}",
+        &format!("stringData: {{{long}: [x]}}"),
+        &format!("data: {{{long}: YQ==}}"),
+    ] {
+        let metadata = if contents.starts_with("metadata") { "" } else { "metadata: {name: s}\n" };
+        for kind in ["Secret", "ConfigMap"] {
+            let text = format!("apiVersion: v1\nkind: {kind}\n{metadata}{contents}\n");
+            let told = problems(&read(&File::default(), &text)).join("\n");
+            let is_contents =
+                kind == "Secret" || !contents.contains("metadata") && !contents.contains("immutable");
+            assert!(!is_contents || !told.contains("s3cret"), "{kind} {contents}: {told}");
+            assert!(kind == "ConfigMap" || !told.is_empty(), "{contents}");
+        }
+    }
+}
+
 #[test]
 fn only_edited_documents_are_parsed_again() {
     let hasher = RandomState::default();
