@@ -80,9 +80,8 @@ pub(super) struct Path {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum PathKind {
     Exact,
+    /// `ImplementationSpecific`, too, as ingress-nginx has it.
     Prefix,
-    /// With ingress-nginx: what begins with this text.
-    Text,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -296,8 +295,7 @@ impl Path {
     fn read(value: &Value) -> Result<Self, String> {
         let kind = match shape::text(value, "/pathType")?.as_deref() {
             Some("Exact") => PathKind::Exact,
-            Some("Prefix") => PathKind::Prefix,
-            None | Some("ImplementationSpecific") => PathKind::Text,
+            None | Some("Prefix" | "ImplementationSpecific") => PathKind::Prefix,
             Some(other) => return Err(format!("pathType {other} is not known")),
         };
         let path = shape::text(value, "/path")?.filter(|path| !path.is_empty());

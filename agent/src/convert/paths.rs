@@ -29,8 +29,8 @@ pub(super) struct Whole<'a> {
     pub style: Style,
     /// The path itself is an expression, not one because of another path.
     pub is_expression: bool,
-    /// Kinds in which the host has the path.
-    pub beside: &'a BTreeSet<PathKind>,
+    /// Paths of the host that are `Exact`.
+    pub exact: &'a BTreeSet<String>,
 }
 
 /// The matches of a path. In a host with regular expressions all paths are such, in any case, and
@@ -45,24 +45,18 @@ pub(super) fn matches(path: &str, kind: PathKind, whole: &Whole<'_>) -> Vec<Valu
             let expression = |text: &str| {
                 path_match("RegularExpression", &format!("(?i){}.*", from_the_begin(&spelled(text))))
             };
-            if kind != PathKind::Prefix || whole.is_expression || whole.beside.len() == 1 {
-                return vec![expression(text)];
-            }
-            // As nginx has it: one for what is below, and one for the path, unless it is there.
-            let below = expression(&format!("{}/", text.trim_end_matches('/')));
-            if whole.beside.contains(&PathKind::Exact) { vec![below] } else { vec![below, expression(text)] }
+            // nginx has two for a prefix, of which one is for what is below, and that one alone where
+            // the path is there.
+            let is_below = kind == PathKind::Prefix && !whole.is_expression && whole.exact.contains(path);
+            let below = || format!("{}/", text.trim_end_matches('/'));
+            vec![if is_below { expression(&below()) } else { expression(text) }]
         }
         (Style::Ordered, PathKind::Exact) if has_two_spellings(path) => {
             vec![path_match("RegularExpression", &either(&encoded(path)))]
         }
         (Style::Plain | Style::Ordered, PathKind::Exact) => vec![path_match("Exact", &encoded(path))],
-        (Style::Plain, PathKind::Prefix | PathKind::Text) => vec![path_match("PathPrefix", &encoded(path))],
-        // Of two that take the same path the longer text wins, and of one text the prefix of
-        // segments: what follows the texts is of lengths that keep it so.
-        (Style::Ordered, PathKind::Text) if !path.ends_with('/') => {
-            vec![path_match("RegularExpression", &format!("{}(?:.*)?", either(&encoded(path))))]
-        }
-        (Style::Ordered, PathKind::Prefix | PathKind::Text) => {
+        (Style::Plain, PathKind::Prefix) => vec![path_match("PathPrefix", &encoded(path))],
+        (Style::Ordered, PathKind::Prefix) => {
             let text = either(&encoded(path.trim_end_matches('/')));
             vec![path_match("RegularExpression", &format!("{text}(?:/.*)?"))]
         }
@@ -112,8 +106,7 @@ mod tests {
     use super::*;
 
     fn of(path: &str, kind: PathKind, style: Style) -> Vec<Value> {
-        let beside = BTreeSet::from([kind]);
-        matches(path, kind, &Whole { style, is_expression: false, beside: &beside })
+        matches(path, kind, &Whole { style, is_expression: false, exact: &BTreeSet::new() })
     }
 
     #[test]
@@ -121,21 +114,18 @@ mod tests {
         let of = |path, kind| of(path, kind, Style::Plain);
         assert_eq!(of("/x y{}", PathKind::Exact), [path_match("Exact", "/x%20y%7B%7D")]);
         assert_eq!(of("/ä/%C3", PathKind::Prefix), [path_match("PathPrefix", "/%C3%A4/%C3")]);
-        assert_eq!(of("/ad.min", PathKind::Text), [path_match("PathPrefix", "/ad.min")]);
+        assert_eq!(of("/ad.min", PathKind::Prefix), [path_match("PathPrefix", "/ad.min")]);
     }
 
     /// Of expressions the longer goes first: nginx' order of prefixes has to be that of lengths.
     #[test]
     fn ordered_expressions_have_the_order_of_prefixes() {
         let of = |path, kind| of(path, kind, Style::Ordered)[0]["value"].as_str().map(str::to_owned);
-        assert_eq!(of("/ad.min", PathKind::Text).as_deref(), Some(r"/ad\.min(?:.*)?"));
+        assert_eq!(of("/ad.min", PathKind::Prefix).as_deref(), Some(r"/ad\.min(?:/.*)?"));
         let length = |path, kind| of(path, kind).map_or(0, |text| text.len());
         for (first, second) in [
-            (("/a", PathKind::Prefix), ("/a", PathKind::Text)),
-            (("/ab", PathKind::Prefix), ("/a", PathKind::Text)),
-            (("/ab", PathKind::Text), ("/a", PathKind::Text)),
-            (("/a/b", PathKind::Text), ("/a", PathKind::Prefix)),
             (("/a/b", PathKind::Prefix), ("/a", PathKind::Prefix)),
+            (("/a:b", PathKind::Prefix), ("/a", PathKind::Prefix)),
         ] {
             assert!(length(first.0, first.1) > length(second.0, second.1), "{first:?} {second:?}");
         }
@@ -146,9 +136,10 @@ mod tests {
         let expression = path_match("RegularExpression", "(?i)/a.*");
         let exact = of("/a", PathKind::Exact, Style::Expressions);
         assert_eq!(exact[..], *std::slice::from_ref(&expression));
-        let beside = BTreeSet::from([PathKind::Prefix, PathKind::Text]);
-        let whole = Whole { style: Style::Expressions, is_expression: false, beside: &beside };
+        assert_eq!(of("/a", PathKind::Prefix, Style::Expressions), [expression]);
+        let exact = BTreeSet::from(["/a".to_owned()]);
+        let whole = Whole { style: Style::Expressions, is_expression: false, exact: &exact };
         let below = path_match("RegularExpression", "(?i)/a/.*");
-        assert_eq!(matches("/a", PathKind::Prefix, &whole), [below, expression]);
+        assert_eq!(matches("/a", PathKind::Prefix, &whole), [below]);
     }
 }

@@ -5,13 +5,15 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::annotations::protects;
 use super::difference::{Difference, Outcome};
-use super::ingress::{Backend, PathKind, World};
+use super::ingress::{Backend, World};
 use super::names;
 use super::paths;
 use super::servers::{Location, Server, Target};
 use super::terms::Terms;
+
+/// Characters of paths that are meant for expressions.
+const EXPRESSION: &str = "\\*+?()|[]{}^$";
 
 /// The material of rules.
 pub(super) struct Source<'a> {
@@ -257,17 +259,12 @@ impl Source<'_> {
             return;
         }
         if self.server.is_regex(self.world) {
-            if location.kind != PathKind::Text || !ingress.has_regex_at(&location.path) {
+            let is_expression = location.path.contains(|c| EXPRESSION.contains(c));
+            if !is_expression || !ingress.has_regex_at(&location.path) {
                 tell(
                     "an expression without regard to case that takes what begins with it, as ingress-nginx had it because of use-regex or rewrite-target at the host",
                 );
             }
-        } else if location.kind == PathKind::Text
-            && !location.path.ends_with('/')
-            && !protects(ingress)
-            && location.matches.iter().any(|path| path["type"] == "PathPrefix")
-        {
-            tell("PathPrefix: whole segments, where ingress-nginx took all that begins with it");
         }
     }
 }

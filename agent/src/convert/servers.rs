@@ -89,17 +89,8 @@ impl Server {
         }
         // What requests may spell in two ways takes an expression.
         let protects_any = self.locations.iter().any(|it| protects(&world.ingresses[it.ingress]));
-        if protects_any && self.locations.iter().any(|it| paths::has_two_spellings(&it.path)) {
-            return Style::Ordered;
-        }
-        let of_prefixes = self.locations.iter().filter(|it| it.kind == PathKind::Prefix);
-        let prefixes: BTreeSet<_> = of_prefixes.map(|it| it.path.trim_end_matches('/')).collect();
-        let goes_on = |it: &&Location| it.kind == PathKind::Text && !it.path.ends_with('/');
-        let mut texts = self.locations.iter().filter(goes_on);
-        // A text is narrower as a prefix of segments: what it protects has to stay its own.
-        let is_ordered =
-            texts.any(|it| protects(&world.ingresses[it.ingress]) || prefixes.contains(it.path.as_str()));
-        if is_ordered { Style::Ordered } else { Style::Plain }
+        let has_two = |it: &Location| paths::has_two_spellings(&it.path);
+        if protects_any && self.locations.iter().any(has_two) { Style::Ordered } else { Style::Plain }
     }
 
     /// Leaves a path of a kind to the first that has it. As in ingress-nginx, the others are none:
@@ -127,17 +118,13 @@ impl Server {
             let key = world.ingresses[location.ingress].key();
             report.push(Difference::new(&key, &format!("{host}{}", location.path), Outcome::Closed, text));
         }
-        let mut kinds = BTreeMap::<_, BTreeSet<PathKind>>::new();
-        for location in &self.locations {
-            let path = location.path.trim_end_matches('/').to_owned();
-            kinds.entry(path).or_default().insert(location.kind);
-        }
+        let exact = self.locations.iter().filter(|it| it.kind == PathKind::Exact);
+        let exact: BTreeSet<_> = exact.map(|it| it.path.clone()).collect();
         let mut owners = BTreeMap::<(String, String), usize>::new();
         let mut settled = Vec::new();
         for mut location in std::mem::take(&mut self.locations) {
-            let beside = &kinds[location.path.trim_end_matches('/')];
             let expects = world.ingresses[location.ingress].has_regex_at(&location.path);
-            let whole = paths::Whole { style, is_expression: expects, beside };
+            let whole = paths::Whole { style, is_expression: expects, exact: &exact };
             let mut first = None;
             for path in paths::matches(&location.path, location.kind, &whole) {
                 match owners.get(&key(&path, style)) {

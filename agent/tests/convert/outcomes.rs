@@ -174,6 +174,15 @@ fn of_two_redirects_the_temporal_one_is_done() {
     assert!(told_of(&told, "permanent-redirect")[0].starts_with("not needed"), "{told}");
 }
 
+#[test]
+fn a_canary_of_no_kind_goes_beside_a_prefix() {
+    let main = ingress("shop", "main", "app.example.com", ("/", "Prefix"), &[]);
+    let canary = [("canary", "true"), ("canary-weight", "20")];
+    let canary = ingress("shop", "app", "app.example.com", ("/", "ImplementationSpecific"), &canary);
+    let told = text(&portcullis(&["convert", "-"], &documents(&[main, canary])).stderr);
+    assert!(told_of(&told, "canary")[0].starts_with("became"), "{told}");
+}
+
 /// The second would have had the header's requests of another path's.
 #[test]
 fn a_canary_goes_beside_its_kind_of_path_alone() {

@@ -43,33 +43,39 @@ data: {global-auth-url: "http://auth/verify", enable-modsecurity: "false"}
     assert!(!told.contains("enable-modsecurity") && !text(&converted.stdout).contains("name: old"), "{told}");
 }
 
-/// As ingress-nginx has it: the longest text takes a path, whosever it is, and of equal ones the
-/// segments.
+/// `ImplementationSpecific` is `Prefix` in ingress-nginx: of two, the older has the path.
 #[test]
-fn a_path_that_protects_takes_no_other_ones() {
-    let host = "shared.example.com";
-    let limited = [("limit-rps", "1000")];
+fn a_path_of_no_kind_is_a_prefix_of_segments() {
+    let (host, regex) = ("shared.example.com", "regex.example.com");
+    let denied = [("whitelist-source-range", "192.0.2.1")];
+    let specific = "ImplementationSpecific";
     let mut objects = vec![
-        ingress("a", "begin", host, ("/a", "ImplementationSpecific"), &limited),
-        ingress("a", "same", host, ("/shop", "ImplementationSpecific"), &limited),
-        ingress("z", "admin", host, ("/admin", "Prefix"), &[]),
-        ingress("z", "shop", host, ("/shop", "Prefix"), &[]),
+        ingress("a", "admin", host, ("/admin", specific), &denied),
+        ingress("a", "limit", host, ("/a", specific), &[("limit-rps", "1000")]),
+        ingress("a", "other", regex, ("/admin", specific), &denied),
+        ingress("z", "evil", host, ("/admin", "Prefix"), &[]),
+        ingress("z", "evil-too", regex, ("/admin", "Prefix"), &[]),
+        ingress("z", "expression", regex, ("/x(y)", specific), &[("use-regex", "true")]),
         ingress("z", "rest", host, ("/", "Prefix"), &[]),
     ];
-    let services = [("a", "begin"), ("a", "same"), ("z", "admin"), ("z", "shop"), ("z", "rest")];
-    objects.extend(services.map(|(namespace, name)| service(namespace, name)));
-    let agent = serve_input(&documents(&objects), &services.map(|(namespace, name)| (namespace, name, name)));
-    for (path, body) in [
-        ("/admin", "admin"),
-        ("/admin/x", "admin"),
-        ("/a", "begin"),
-        ("/abc", "begin"),
-        ("/shop/x", "shop"),
-        ("/shopping", "same"),
-        ("/x", "rest"),
+    let names = [("a", "admin"), ("a", "limit"), ("a", "other"), ("z", "evil"), ("z", "evil-too")];
+    let services = [&names[..], &[("z", "expression"), ("z", "rest")]].concat();
+    objects.extend(services.iter().map(|(namespace, name)| service(namespace, name)));
+    let services: Vec<_> = services.into_iter().map(|(namespace, name)| (namespace, name, name)).collect();
+    let agent = serve_input(&documents(&objects), &services);
+    for (host, path, end) in [
+        (host, "/a", "limit"),
+        (host, "/a/b", "limit"),
+        (host, "/abc", "rest"),
+        (host, "/adminx", "rest"),
+        (regex, "/xy", "expression"),
     ] {
         let answer = get(&agent, host, path, "");
-        assert!(answer.ends_with(body), "{path}: {answer}");
+        assert!(answer.ends_with(end), "{path}: {answer}");
+    }
+    for (host, path) in [(host, "/admin"), (host, "/admin/x"), (regex, "/admin"), (regex, "/admin/x")] {
+        let answer = get(&agent, host, path, "");
+        assert!(answer.starts_with("http/1.1 403 "), "{host}{path}: {answer}");
     }
 }
 
