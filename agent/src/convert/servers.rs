@@ -107,6 +107,27 @@ impl Server {
         });
     }
 
+    /// Of a host's expressions, the one of `/` is also of the implicit `/` that is the host's first
+    /// path: an `Exact` one never has anything.
+    fn leave_out_exact_roots(
+        &mut self,
+        host: &str,
+        style: Style,
+        world: &World,
+        report: &mut Vec<Difference>,
+    ) {
+        let is_left = |it: &Location| {
+            style == Style::Expressions
+                && it.kind == PathKind::Exact
+                && it.path.trim_start_matches('^') == "/"
+        };
+        for location in self.locations.extract_if(.., |it| is_left(it)) {
+            let key = world.ingresses[location.ingress].key();
+            let text = "an expression that never has a request, as / of the host comes first, as before; not written";
+            report.push(Difference::new(&key, &format!("{host}{}", location.path), Outcome::Differs, text));
+        }
+    }
+
     /// Gives each path its matches, and each match to the first path that wants it.
     fn settle(&mut self, host: &str, world: &World, report: &mut Vec<Difference>) {
         self.leave_to_first(host, world, report);
@@ -118,6 +139,7 @@ impl Server {
             let key = world.ingresses[location.ingress].key();
             report.push(Difference::new(&key, &format!("{host}{}", location.path), Outcome::Closed, text));
         }
+        self.leave_out_exact_roots(host, style, world, report);
         let exact = self.locations.iter().filter(|it| it.kind == PathKind::Exact);
         let exact: BTreeSet<_> = exact.map(|it| it.path.clone()).collect();
         let mut owners = BTreeMap::<(String, String), usize>::new();

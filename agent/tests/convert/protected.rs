@@ -355,3 +355,26 @@ fn what_would_not_do_the_same_is_closed() {
         assert!(!text(&converted.stdout).contains("backendRefs"), "{what}: {}", text(&converted.stdout));
     }
 }
+
+/// In a host of expressions, that of `/` is the implicit `/` first, which takes all.
+#[test]
+fn an_exact_root_takes_no_host_of_expressions() {
+    let host = "app.example.com";
+    let denied = [("whitelist-source-range", "192.0.2.1")];
+    let mut evil = ingress("zoo", "evil", host, ("/", "Exact"), &[("use-regex", "true")]);
+    let mut other = evil["spec"]["rules"][0]["http"]["paths"][0].clone();
+    (other["path"], other["pathType"]) = (json!("/zz9"), json!("Prefix"));
+    evil["spec"]["rules"][0]["http"]["paths"].as_array_mut().unwrap().push(other);
+    let objects = [
+        ingress("shop", "app", host, ("/", "Prefix"), &denied),
+        evil,
+        service("shop", "app"),
+        service("zoo", "evil"),
+    ];
+    let agent = serve_input(&documents(&objects), &[("shop", "app", "app"), ("zoo", "evil", "evil")]);
+    for path in ["/", "/secret"] {
+        let answer = get(&agent, host, path, "");
+        assert!(answer.starts_with("http/1.1 403 "), "{path}: {answer}");
+    }
+    assert!(get(&agent, host, "/zz9", "").ends_with("evil"));
+}
