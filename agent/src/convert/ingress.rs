@@ -52,6 +52,18 @@ const SWITCHES: &[&str] = &[
     "use-regex",
 ];
 
+/// Annotations of paths, which a default backend without rules has not.
+const OF_RULES: &[&str] = &[
+    "app-root",
+    "from-to-www-redirect",
+    "permanent-redirect",
+    "permanent-redirect-code",
+    "rewrite-target",
+    "temporal-redirect",
+    "temporal-redirect-code",
+    "use-regex",
+];
+
 /// An object of a namespace.
 pub(super) type Name = (String, String);
 /// Objects by kind, too.
@@ -266,10 +278,18 @@ impl Ingress {
         format!("{}/{}", self.namespace, self.name)
     }
 
-    /// The value of one of ingress-nginx's annotations, if it is not empty.
+    /// The value of one of ingress-nginx's annotations, if it is not empty and has an effect.
     pub(super) fn get(&self, annotation: &str) -> Option<&str> {
+        if self.lacks_rules_for(annotation) {
+            return None;
+        }
         let value = self.annotations.get(&format!("{PREFIX}{annotation}"))?.trim();
         (!value.is_empty()).then_some(value)
+    }
+
+    /// True of what ingress-nginx passes over in an Ingress that is a default backend alone.
+    pub(super) fn lacks_rules_for(&self, annotation: &str) -> bool {
+        self.rules.is_empty() && self.default_backend.is_some() && OF_RULES.contains(&annotation)
     }
 
     pub(super) fn is(&self, annotation: &str) -> bool {

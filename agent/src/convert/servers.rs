@@ -17,6 +17,9 @@ pub(super) type Servers = BTreeMap<String, Server>;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Server {
     pub locations: Vec<Location>,
+    /// The first Ingress that has a rule for it, whose is the `/` that no path is; not of the
+    /// empty host.
+    pub first: Option<usize>,
     /// The Ingress whose Secret it is, and the Secret.
     pub certificate: Option<(usize, String)>,
     /// An Ingress wants TLS with the controller's own certificate, which is not here.
@@ -71,7 +74,9 @@ impl Location {
 impl Server {
     /// True if every path is a regular expression that begins at the path's begin, in any case.
     pub(super) fn is_regex(&self, world: &World) -> bool {
-        self.locations.iter().any(|it| world.ingresses[it.ingress].has_regex_at(&it.path))
+        let implicit = self.first.filter(|_| !self.locations.iter().any(Location::is_rest));
+        implicit.is_some_and(|first| world.ingresses[first].has_regex_at("/"))
+            || self.locations.iter().any(|it| world.ingresses[it.ingress].has_regex_at(&it.path))
     }
 
     /// True if an Ingress has a path of it.
@@ -198,7 +203,9 @@ pub(super) fn servers(world: &World, closed: &BTreeSet<usize>, report: &mut Vec<
     let all = || world.ingresses.iter().enumerate();
     for (index, ingress) in all().filter(|(_, ingress)| !ingress.is_canary()) {
         for (host, paths) in &ingress.rules {
-            let first = || Server { passthrough: ingress.is("ssl-passthrough"), ..Server::default() };
+            let passthrough = ingress.is("ssl-passthrough");
+            let first = (!host.is_empty()).then_some(index);
+            let first = || Server { first, passthrough, ..Server::default() };
             let server = servers.entry(host.clone()).or_insert_with(first);
             server.closed |= closed.contains(&index);
             let locations =
@@ -207,8 +214,8 @@ pub(super) fn servers(world: &World, closed: &BTreeSet<usize>, report: &mut Vec<
             server.locations.extend(locations.filter(|location| is_open || location.is_rest()));
         }
     }
-    for (index, ingress) in all().filter(|(_, ingress)| !ingress.is_canary()) {
-        rest(&mut servers, index, ingress, closed);
+    for (index, _) in all().filter(|(_, ingress)| !ingress.is_canary()) {
+        rest(&mut servers, index, world, closed, report);
         certificates(&mut servers, index, world, report);
     }
     for (index, ingress) in all().filter(|(_, ingress)| ingress.is_canary()) {
@@ -288,24 +295,53 @@ pub(super) fn wider<'a>(servers: &'a Servers, host: &str) -> Option<&'a str> {
     servers.get_key_value("").map(|(all, _)| all.as_str()).filter(|_| !host.is_empty())
 }
 
-/// The default backend takes what no path takes: of its Ingress' hosts, or, without rules, of all.
-fn rest(servers: &mut Servers, index: usize, ingress: &Ingress, closed: &BTreeSet<usize>) {
+/// A host's default backend takes what no path takes: its first Ingress' alone, and, of all hosts,
+/// that of the first Ingress without rules.
+fn rest(
+    servers: &mut Servers,
+    index: usize,
+    world: &World,
+    closed: &BTreeSet<usize>,
+    report: &mut Vec<Difference>,
+) {
+    let ingress = &world.ingresses[index];
     let mut hosts: Vec<_> = ingress.rules.iter().map(|(host, _)| host.clone()).collect();
     if hosts.is_empty() {
         hosts.push(String::new());
     }
     for host in hosts {
         let is_closed = closed.contains(&index);
-        if ingress.default_backend.is_none() && !is_closed {
-            continue;
-        }
-        let server = servers.entry(host).or_default();
+        let server = servers.entry(host.clone()).or_default();
         server.closed |= is_closed;
-        if !server.locations.iter().any(Location::is_rest) {
-            let backend = ingress.default_backend.clone();
-            server.locations.push(Location::new(index, "/", PathKind::Prefix, backend));
+        let first = if host.is_empty() {
+            world.ingresses.iter().position(|it| it.rules.is_empty() && !it.is_canary())
+        } else {
+            server.first
+        };
+        let is_first = first == Some(index);
+        if ingress.default_backend.is_some() && !is_first {
+            let of =
+                first.map_or("an Ingress without rules".to_owned(), |first| world.ingresses[first].key());
+            let host = if host.is_empty() { "(any host)" } else { &host };
+            let text = format!("{host}: the rest is left to {of}, as before");
+            report.push(Difference::new(&ingress.key(), "spec.defaultBackend", Outcome::Lost, text));
+        }
+        let has_rest = server.locations.iter().any(Location::is_rest);
+        let takes_rest = is_first && (ingress.default_backend.is_some() || redirects(ingress));
+        if !has_rest && (takes_rest || is_closed) {
+            let backend = ingress.default_backend.clone().filter(|_| is_first);
+            let mut rest = Location::new(index, "/", PathKind::Prefix, backend);
+            if !takes_rest {
+                rest.target = Target::Nothing;
+            }
+            server.locations.push(rest);
         }
     }
+}
+
+/// True if the requests of its hosts that no path takes are redirected, too.
+fn redirects(ingress: &Ingress) -> bool {
+    ["permanent-redirect", "temporal-redirect"].into_iter().any(|it| ingress.get(it).is_some())
 }
 
 /// As in ingress-nginx, a host has the Secret that `spec.tls` names for it, or else one whose

@@ -378,3 +378,52 @@ fn an_exact_root_takes_no_host_of_expressions() {
     }
     assert!(get(&agent, host, "/zz9", "").ends_with("evil"));
 }
+
+/// As in ingress-nginx, that of a host is its first Ingress', and that of all hosts one without
+/// rules, of which neither expressions nor rewrites are.
+#[test]
+fn a_default_backend_takes_nothing_of_another() {
+    let denied = [("whitelist-source-range", "192.0.2.1"), ("rewrite-target", "/$1")];
+    let backend = |name: &str| json!({"service": {"name": name, "port": {"number": 80}}});
+    let mut all = ingress("shop", "all", "", ("/", "Prefix"), &denied);
+    all["spec"] = json!({"ingressClassName": "nginx", "defaultBackend": backend("all")});
+    let mut anywhere = ingress("zoo", "anywhere", "", ("/pub", "Exact"), &[]);
+    anywhere["metadata"]["creationTimestamp"] = json!("2020-01-01T00:00:00Z");
+    anywhere["spec"]["defaultBackend"] = backend("anywhere");
+    let app = ingress("bank", "app", "app.example.com", ("/a", "Prefix"), &denied[..1]);
+    let mut late = ingress("zoo", "late", "app.example.com", ("/b", "Prefix"), &[]);
+    late["spec"]["defaultBackend"] = backend("late");
+    let mut objects = vec![all, anywhere, app, late];
+    let services = [("shop", "all"), ("zoo", "anywhere"), ("bank", "app"), ("zoo", "late")];
+    objects.extend(services.map(|(namespace, name)| service(namespace, name)));
+    let input = documents(&objects);
+    let told = text(&portcullis(&["convert", "-"], &input).stderr);
+    for line in ["zoo/anywhere  spec.defaultBackend", "zoo/late      spec.defaultBackend"] {
+        assert!(told.contains(line), "{told}");
+    }
+    let agent = serve_input(&input, &services.map(|(namespace, name)| (namespace, name, name)));
+    for (host, path, end) in [
+        ("any.example.org", "/x", None),
+        ("any.example.org", "/public/secret", None),
+        ("any.example.org", "/pub", Some("anywhere")),
+        ("app.example.com", "/a", None),
+        ("app.example.com", "/b", Some("late")),
+        ("app.example.com", "/zzz", None),
+    ] {
+        let answer = get(&agent, host, path, "");
+        assert_eq!(end.is_none(), answer.starts_with("http/1.1 40"), "{host}{path}: {answer}");
+        assert!(end.is_none_or(|end| answer.ends_with(end)), "{host}{path}: {answer}");
+    }
+}
+
+#[test]
+fn what_protects_and_has_no_path_is_alarming() {
+    let open = ingress("shop", "app", "app.example.com", ("/", "Prefix"), &[]);
+    let denied = [("whitelist-source-range", "192.0.2.1")];
+    let taken = ingress("zoo", "taken", "app.example.com", ("/", "Prefix"), &denied);
+    let converted = portcullis(&["convert", "-"], &documents(&[open, taken]));
+    let told = text(&converted.stderr);
+    let line = told.lines().find(|line| line.contains("whitelist-source-range"));
+    assert!(line.is_some_and(|line| line.contains("UNPROTECTED")), "{told}");
+    assert_eq!(converted.status.code(), Some(1));
+}
