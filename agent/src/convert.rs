@@ -53,7 +53,7 @@ pub(crate) fn run(args: &ConvertArgs) -> Result<ExitCode> {
         .iter()
         .filter(|_| !batch.is_readable())
         .for_each(|problem| output::error(&problem.to_string()));
-    let converted = convert(&batch.written, &options);
+    let converted = convert(&batch, &options);
     if let Some(report) = &args.report {
         write_report(report, &converted.differences)?;
     }
@@ -85,7 +85,7 @@ pub(crate) fn hint(batch: &Batch) -> Option<String> {
         return None;
     }
     let options = Options::parse("default/web", 80, 443).ok()?;
-    let summary = summary(&convert(&batch.written, &options).differences);
+    let summary = summary(&convert(batch, &options).differences);
     Some(format!(
         "Ingress ({count}) is not served; `portcullis convert` writes what to serve instead: {summary}"
     ))
@@ -105,8 +105,9 @@ fn summary(differences: &[Difference]) -> String {
 /// not be taken, either.
 const ROUNDS: usize = 4;
 
-fn convert(manifests: &[Value], options: &Options) -> Converted {
-    let world = World::read(manifests);
+fn convert(batch: &Batch, options: &Options) -> Converted {
+    let manifests = batch.written.as_slice();
+    let world = World::read(manifests, batch.manifests.iter().map(|manifest| &manifest.head));
     let mut closed = Closed::default();
     for _ in 0..ROUNDS {
         let (written, report) = written(manifests, &world, &closed, options);

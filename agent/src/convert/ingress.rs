@@ -1,8 +1,8 @@
 //! Ingresses and what they refer to, read from manifests as they are written. Knows of no
 //! annotation's meaning.
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
@@ -127,11 +127,14 @@ pub(super) struct World {
     /// Those of other controllers: name, and the class.
     pub foreign: Vec<(String, String)>,
     pub unreadable: Vec<Unreadable>,
+    /// Kind and name of all that is in the input.
+    pub given: BTreeSet<(String, Name)>,
     objects: ByName,
 }
 
 impl World {
-    pub(super) fn read(manifests: &[Value]) -> Self {
+    /// `heads` are of all manifests, of whatever kind.
+    pub(super) fn read<'a>(manifests: &[Value], heads: impl Iterator<Item = &'a Value>) -> Self {
         let (objects, twice) = objects(manifests);
         let of_kind = |wanted: &'static str| {
             objects.iter().filter(move |((kind, _), _)| *kind == wanted).map(|(_, object)| object)
@@ -179,7 +182,8 @@ impl World {
             }
         }
         world.ingresses.sort_by_key(|it| (it.created.is_empty(), it.created.clone(), it.key()));
-        Self { objects, ..world }
+        let of_head = |head| Some((text(head, "/kind")?, name_of(head)));
+        Self { objects, given: heads.filter_map(of_head).collect(), ..world }
     }
 
     pub(super) fn object(&self, kind: &'static str, namespace: &str, name: &str) -> Option<&Value> {

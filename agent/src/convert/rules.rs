@@ -6,8 +6,7 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use super::difference::{Difference, Outcome};
-use super::ingress::{Backend, World};
-use super::names;
+use super::ingress::{Backend, PathKind, World};
 use super::paths;
 use super::servers::{Location, Server, Target};
 use super::terms::Terms;
@@ -22,6 +21,8 @@ pub(super) struct Source<'a> {
     /// Index of the Ingress, and its terms.
     pub ingress: usize,
     pub terms: &'a Terms,
+    /// Begin of the names of its RouteFilters.
+    pub base: &'a str,
     /// All of the host is closed.
     pub closed: bool,
 }
@@ -78,7 +79,7 @@ impl Source<'_> {
         let ingress = &self.world.ingresses[self.ingress];
         let paths = &location.matches;
         if matches!(location.target, Target::Nothing) && !self.closed {
-            let name = format!("{}-nothing", names::base(&ingress.name));
+            let name = format!("{}-nothing", self.base);
             add(filters, &name, json!({"type": "DirectResponse", "directResponse": {"statusCode": 404}}));
             return vec![rule(paths, None, json!({"filters": [extension(&name)]}))];
         }
@@ -90,7 +91,7 @@ impl Source<'_> {
         let rewrite = if self.terms.redirect.is_some() { Ok(None) } else { self.rewrite(location, report) };
         let main = main.filter(|_| rewrite.is_ok());
         if self.closed || self.terms.closed || (main.is_none() && self.terms.redirect.is_none()) {
-            let name = format!("{}-closed", names::base(&ingress.name));
+            let name = format!("{}-closed", self.base);
             let response =
                 json!({"statusCode": 503, "body": "This path is closed until its protection is in place.\n"});
             add(filters, &name, json!({"type": "DirectResponse", "directResponse": response}));
@@ -223,7 +224,7 @@ impl Source<'_> {
         report.push(Difference::new(&ingress.key(), "rewrite-target", Outcome::Became, text));
         let spec = json!({"type": "PathRewrite", "pathRewrite": rewrite});
         let same = filters.iter().find(|(_, other)| *other == spec).map(|(name, _)| name.clone());
-        let base = format!("{}-rewrite", names::base(&ingress.name));
+        let base = format!("{}-rewrite", self.base);
         let name = same.unwrap_or_else(|| numbered(filters, &base));
         add(filters, &name, spec);
         extension(&name)
