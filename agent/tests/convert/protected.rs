@@ -427,3 +427,15 @@ fn what_protects_and_has_no_path_is_alarming() {
     assert!(line.is_some_and(|line| line.contains("UNPROTECTED")), "{told}");
     assert_eq!(converted.status.code(), Some(1));
 }
+
+/// The fields may be a secret of theirs.
+#[test]
+fn fields_are_copied_of_no_other_namespace() {
+    let fields = [("custom-headers", "victim/settings")];
+    let object = ingress("zoo", "evil", "evil.example.com", ("/", "Prefix"), &fields);
+    let settings = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "settings", "namespace": "victim"},
+        "data": {"password": "hunter2"}});
+    let converted = portcullis(&["convert", "-"], &documents(&[object, settings]));
+    let (written, told) = (text(&converted.stdout), text(&converted.stderr));
+    assert!(!written.contains("hunter2") && told.contains("CLOSED"), "{written}{told}");
+}
