@@ -30,7 +30,7 @@ use serde_json::Value;
 use crate::cli::ConvertArgs;
 use crate::output;
 use difference::{Difference, Outcome};
-use ingress::{Ingress, Unreadable, World};
+use ingress::{Ingress, PREFIX, Unreadable, World};
 use listeners::Listeners;
 use names::Names;
 use options::Options;
@@ -217,6 +217,7 @@ fn written(
     objects.sort_by_key(|it| matches!(it.object["kind"].as_str(), Some("HTTPRoute" | "TLSRoute")));
     Outcomes { world, servers: &servers, terms: &terms, open: &open, report: &mut report }.tell();
     report.extend(world.ingresses.iter().flat_map(of_f5));
+    report.extend(world.ingresses.iter().flat_map(of_other_prefixes));
     report.extend(of_all_ingresses(manifests));
     report.sort();
     report.dedup();
@@ -248,6 +249,28 @@ fn of_f5(ingress: &Ingress) -> impl Iterator<Item = Difference> + use<> {
         let text = "of F5's NGINX Ingress Controller, not of ingress-nginx: not converted; write what they do as filters and policies";
         Difference::new(&key, &format!("{prefix}*"), Outcome::Lost, text)
     })
+}
+
+/// A controller has another prefix than ingress-nginx's own by an option.
+fn of_other_prefixes(ingress: &Ingress) -> Vec<Difference> {
+    let mut differences = Vec::new();
+    for (name, value) in &ingress.annotations {
+        let at = name.rfind('/').map_or(0, |slash| slash + 1);
+        let (prefix, annotation) = name.split_at(at);
+        let is_other = !prefix.is_empty() && prefix != PREFIX && !OF_F5.contains(&prefix);
+        // Charts write both, for older controllers.
+        let is_there = ingress.annotations.get(&format!("{PREFIX}{annotation}")) == Some(value);
+        if !is_other || is_there || !annotations::is_known(annotation) || value == "false" {
+            continue;
+        }
+        let keeps_out = annotations::keeps_out(annotation);
+        let outcome = if keeps_out { Outcome::Unprotected } else { Outcome::Lost };
+        let text = format!(
+            "not converted: if the controller has --annotations-prefix, write {PREFIX}{annotation} in its place"
+        );
+        differences.push(Difference::new(&ingress.key(), name, outcome, text));
+    }
+    differences
 }
 
 /// Options of the controller itself, which keep requests out of all Ingresses, or tell who clients

@@ -439,3 +439,18 @@ fn fields_are_copied_of_no_other_namespace() {
     let (written, told) = (text(&converted.stdout), text(&converted.stderr));
     assert!(!written.contains("hunter2") && told.contains("CLOSED"), "{written}{told}");
 }
+
+#[test]
+fn annotations_of_another_prefix_are_told_of() {
+    let mut object = ingress("shop", "app", "app.example.com", ("/", "Prefix"), &[]);
+    for name in ["custom.io/whitelist-source-range", "ingress.kubernetes.io/ssl-redirect", "custom.io/else"] {
+        object["metadata"]["annotations"][name] = json!("192.0.2.1");
+    }
+    let converted = portcullis(&["convert", "-"], &documents(&[object]));
+    let told = text(&converted.stderr);
+    let line = |name: &str| told.lines().find(|line| line.contains(name)).unwrap_or_default();
+    assert!(line("custom.io/whitelist-source-range").contains("UNPROTECTED"), "{told}");
+    assert!(line("ingress.kubernetes.io/ssl-redirect").contains("lost"), "{told}");
+    assert!(line("custom.io/else").is_empty(), "{told}");
+    assert_eq!(converted.status.code(), Some(1));
+}
