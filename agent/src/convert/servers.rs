@@ -273,9 +273,10 @@ fn nothing_else(servers: &mut Servers) {
     let narrow: Vec<_> = servers.keys().filter(|host| wider(servers, host).is_some()).cloned().collect();
     for host in narrow {
         let Some(server) = servers.get_mut(&host) else { continue };
-        let Some(first) = server.locations.first() else { continue };
+        let first = server.first.or_else(|| server.locations.first().map(|it| it.ingress));
+        let Some(first) = first else { continue };
         if !server.locations.iter().any(Location::is_rest) {
-            let mut rest = Location::new(first.ingress, "/", PathKind::Prefix, None);
+            let mut rest = Location::new(first, "/", PathKind::Prefix, None);
             rest.matches = vec![paths::all()];
             rest.target = Target::Nothing;
             server.locations.push(rest);

@@ -454,3 +454,17 @@ fn annotations_of_another_prefix_are_told_of() {
     assert!(line("custom.io/else").is_empty(), "{told}");
     assert_eq!(converted.status.code(), Some(1));
 }
+
+/// Such a host has no path, and a wider one has none of its requests.
+#[test]
+fn a_host_without_paths_is_of_no_wider_host() {
+    let wide = ingress("shop", "wide", "*.example.com", ("/", "Prefix"), &[]);
+    let mut none = ingress("zoo", "none", "other.example.net", ("/", "Prefix"), &[]);
+    none["spec"]["rules"].as_array_mut().unwrap().push(json!({"host": "x.example.com"}));
+    let objects = [wide, none, service("shop", "wide"), service("zoo", "none")];
+    let agent = serve_input(&documents(&objects), &[("shop", "wide", "wide"), ("zoo", "none", "none")]);
+    for (host, status) in [("x.example.com", 404), ("y.example.com", 200), ("other.example.net", 200)] {
+        let answer = get(&agent, host, "/", "");
+        assert!(answer.starts_with(&format!("http/1.1 {status}")), "{host}: {answer}");
+    }
+}
