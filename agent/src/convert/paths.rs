@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use super::ingress::PathKind;
-pub(super) use order::keep_order;
+pub(super) use order::{Asked, keep_order};
 pub(super) use rewrites::rewrite;
 use spelling::{either, encoded, spelled};
 pub(super) use spelling::{escaped, has_two_spellings, is_encoded_in_requests};

@@ -124,6 +124,7 @@ impl Routes<'_> {
         };
         let closed =
             lacks || clients || forced.is_some() || snippet("server-snippet") || snippet("auth-tls-match-cn");
+        let namespace = &self.world.ingresses[index].namespace;
         let closed = closed || server.closed;
         if closed && !self.terms[index].closed {
             let key = self.world.ingresses[index].key();
@@ -131,7 +132,7 @@ impl Routes<'_> {
             let host = if host.is_empty() { "(any host)" } else { host };
             self.report.push(Difference::new(&key, host, Outcome::Closed, text));
         }
-        closed
+        closed || server.crowded.contains(namespace)
     }
 
     /// True if requests without TLS are served, not redirected.

@@ -28,6 +28,8 @@ pub(super) struct Server {
     pub client_certificates: Option<usize>,
     /// Its first Ingress wants it; later ones cannot.
     pub passthrough: bool,
+    /// Namespaces that have too many of its paths: theirs are closed.
+    pub crowded: BTreeSet<String>,
     /// An Ingress of it is not written, or cannot be: its paths would be another's.
     pub closed: bool,
 }
@@ -172,9 +174,40 @@ impl Server {
             settled.push(location);
         }
         self.locations = settled;
+        while !self.is_in_order(style, world) && self.close_the_most(host, world, report) {}
+    }
+
+    /// True if HTTPRoutes ask the paths in nginx' order from now on.
+    fn is_in_order(&mut self, style: Style, world: &World) -> bool {
+        let crowded = &self.crowded;
         let mut order: Vec<_> = self.locations.iter_mut().collect();
         order.sort_by(|a, b| style.order((&a.path, a.kind), (&b.path, b.kind)));
-        paths::keep_order(order.into_iter().flat_map(|it| &mut it.matches));
+        let asked = order.into_iter().flat_map(|location| {
+            let is_closed = crowded.contains(&world.ingresses[location.ingress].namespace);
+            location.matches.iter_mut().map(move |path| paths::Asked { path, is_closed })
+        });
+        paths::keep_order(asked.collect()).is_ok()
+    }
+
+    /// Closes the paths of the namespace that has the most, so that fewer have to be kept in
+    /// order. Returns `false` if all are closed.
+    fn close_the_most(&mut self, host: &str, world: &World, report: &mut Vec<Difference>) -> bool {
+        let mut counts = BTreeMap::<&str, (usize, usize)>::new();
+        for location in &self.locations {
+            let namespace = world.ingresses[location.ingress].namespace.as_str();
+            counts.entry(namespace).or_insert((0, location.ingress)).0 += 1;
+        }
+        let open = counts.iter().filter(|(namespace, _)| !self.crowded.contains(**namespace));
+        let Some((namespace, (count, ingress))) = open.max_by_key(|(_, (count, _))| *count) else {
+            return false;
+        };
+        let text = format!(
+            "{count} of its {} paths are of namespace {namespace}, and closed: so many expressions have no length by which nginx' order is kept; write fewer",
+            self.locations.len()
+        );
+        report.push(Difference::new(&world.ingresses[*ingress].key(), host, Outcome::Closed, text));
+        self.crowded.insert((*namespace).to_owned());
+        true
     }
 }
 

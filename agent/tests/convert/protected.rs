@@ -468,3 +468,28 @@ fn a_host_without_paths_is_of_no_wider_host() {
         assert!(answer.starts_with(&format!("http/1.1 {status}")), "{host}: {answer}");
     }
 }
+
+/// Of expressions so many that no lengths keep their order, those of the namespace that brings
+/// them.
+#[test]
+fn many_expressions_close_those_who_bring_them() {
+    let host = "app.example.com";
+    let denied = [("whitelist-source-range", "192.0.2.1")];
+    for (count, is_closed) in [(200, false), (1100, true)] {
+        let app = ingress("shop", "app", host, ("/zzzzzzzz/admin", "Prefix"), &denied);
+        let mut evil = ingress("zoo", "evil", host, ("/", "Prefix"), &[("use-regex", "true")]);
+        let path = evil["spec"]["rules"][0]["http"]["paths"][0].clone();
+        let paths = (0..count).map(|number| {
+            let mut path = path.clone();
+            path["path"] = json!(format!("/(p{number:04})"));
+            path
+        });
+        evil["spec"]["rules"][0]["http"]["paths"] = paths.collect();
+        let converted = portcullis(&["convert", "-"], &documents(&[app, evil]));
+        let (written, told) = (text(&converted.stdout), text(&converted.stderr));
+        let closed: Vec<_> = told.lines().filter(|line| line.contains("  CLOSED ")).collect();
+        assert_eq!(!closed.is_empty(), is_closed, "{told}");
+        assert!(closed.iter().all(|line| line.starts_with("zoo/evil")), "{told}");
+        assert!(written.contains("backendRefs:\n    - name: app\n"), "{told}");
+    }
+}

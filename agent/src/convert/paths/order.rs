@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use super::super::ingress::PathKind;
 use super::Style;
 
-/// An expression that changes nothing but the length.
-const NOTHING: &str = "(?:)";
+/// Characters of an expression.
+const LONGEST: usize = 1024;
 
 impl Style {
     /// The order in which nginx asks the paths of a host: of expressions as they are written, of
@@ -22,22 +22,45 @@ impl Style {
     }
 }
 
+/// A match, in nginx' order.
+pub(in crate::convert) struct Asked<'m> {
+    pub path: &'m mut Value,
+    /// Answered 503, as are all of its Ingress: among such the order is no matter.
+    pub is_closed: bool,
+}
+
 /// Has each of these expressions be longer than those behind it that may take the same: HTTPRoutes
 /// ask the longest first.
-pub(in crate::convert) fn keep_order<'m>(matches: impl Iterator<Item = &'m mut Value>) {
-    let expressions = matches.filter(|path| path["type"] == "RegularExpression");
-    let mut behind: Vec<(String, usize)> = Vec::new();
-    for path in expressions.collect::<Vec<_>>().into_iter().rev() {
-        let mut text = path["value"].as_str().unwrap_or_default().to_owned();
+///
+/// # Errors
+/// One of them would be longer than expressions are; none is changed.
+pub(in crate::convert) fn keep_order(matches: Vec<Asked<'_>>) -> Result<(), ()> {
+    let expressions = matches.into_iter().filter(|it| it.path["type"] == "RegularExpression");
+    let mut behind: Vec<(String, usize, bool)> = Vec::new();
+    let mut kept = Vec::new();
+    for asked in expressions.collect::<Vec<_>>().into_iter().rev() {
+        let text = asked.path["value"].as_str().unwrap_or_default().to_owned();
         let begin = literal_begin(&text);
-        let may_meet = |(other, _): &&(String, usize)| begin.starts_with(other) || other.starts_with(&begin);
-        let least = behind.iter().filter(may_meet).map(|(_, length)| length + 1).max().unwrap_or(0);
-        while text.len() < least {
-            text += NOTHING;
-        }
-        behind.push((begin, text.len()));
-        path["value"] = json!(text);
+        let may_meet = |(other, _, is_closed): &&(String, usize, bool)| {
+            !(*is_closed && asked.is_closed) && (begin.starts_with(other) || other.starts_with(&begin))
+        };
+        let least = behind.iter().filter(may_meet).map(|(_, length, _)| length + 1).max().unwrap_or(0);
+        let text = padded(text, least)?;
+        behind.push((begin, text.len(), asked.is_closed));
+        kept.push((asked.path, text));
     }
+    kept.into_iter().for_each(|(path, text)| path["value"] = json!(text));
+    Ok(())
+}
+
+/// Of this length at least, by an expression that changes nothing but the length.
+fn padded(text: String, least: usize) -> Result<String, ()> {
+    if text.len() >= least {
+        return Ok(text);
+    }
+    let nothing = "|".repeat(least.saturating_sub(text.len() + "(?:)".len()));
+    let padded = format!("{text}(?:{nothing})");
+    if padded.len() > LONGEST { Err(()) } else { Ok(padded) }
 }
 
 /// The text with which all begins that an expression of [`matches`] takes.
@@ -71,10 +94,13 @@ mod tests {
     fn what_nginx_asks_first_is_longer() {
         let kept = |all: &[&str]| {
             let mut all: Vec<_> = all.iter().map(|text| path_match("RegularExpression", text)).collect();
-            keep_order(all.iter_mut());
+            assert!(
+                keep_order(all.iter_mut().map(|path| Asked { path, is_closed: false }).collect()).is_ok()
+            );
             all.iter().map(|path| path["value"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
         };
         assert_eq!(kept(&["(?i)/admin/.", "(?i)/[a-z]+/.*"]), ["(?i)/admin/.(?:)", "(?i)/[a-z]+/.*"]);
         assert_eq!(kept(&["(?i)/a/.*", "(?i)/bcd/.*"]), ["(?i)/a/.*", "(?i)/bcd/.*"], "they never meet");
+        assert_eq!(kept(&["/a", "/[a-z]+"]), ["/a(?:||)", "/[a-z]+"]);
     }
 }
