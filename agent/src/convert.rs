@@ -66,8 +66,24 @@ pub(crate) fn run(args: &ConvertArgs) -> Result<ExitCode> {
     let table = Table::new(&["INGRESS", "ANNOTATION", "OUTCOME", "NOW"], rows);
     output::error(&table.text(Look { width: None, colours: Colours::None }));
     output::error(&summary(&converted.differences));
-    let is_alarming = converted.differences.iter().any(|it| it.outcome.is_alarming());
+    let nameless = unconverted(&batch);
+    nameless.iter().for_each(|line| output::error(line));
+    if !batch.manifests.iter().any(|manifest| manifest.head["kind"] == "Ingress") {
+        output::error("there is no Ingress in the input");
+    }
+    let is_alarming = !nameless.is_empty() || converted.differences.iter().any(|it| it.outcome.is_alarming());
     Ok(ExitCode::from(if !batch.is_readable() { 2 } else { u8::from(is_alarming) }))
+}
+
+/// Lines about manifests that may be Ingresses, and do not say so.
+fn unconverted(batch: &Batch) -> Vec<String> {
+    let fault = |head: &Value| match head["kind"].as_str() {
+        None => Some("has no kind: it is not converted"),
+        Some("Ingress") => None,
+        Some(kind) => kind.eq_ignore_ascii_case("Ingress").then_some("is not converted: write kind: Ingress"),
+    };
+    let faults = batch.manifests.iter().filter_map(|manifest| Some((manifest, fault(&manifest.head)?)));
+    faults.map(|(manifest, fault)| format!("{}:{}: {fault}", manifest.file, manifest.line)).collect()
 }
 
 /// The table as a JSON list.

@@ -202,3 +202,19 @@ fn a_service_that_two_speak_to_in_two_ways_is_told_of() {
     let line = told.lines().find(|line| line.starts_with("shop/other"));
     assert!(line.is_some_and(|line| line.contains("one policy holds for a Service")), "{told}");
 }
+
+#[test]
+fn what_is_no_ingress_by_its_kind_is_told_of() {
+    let mut object = ingress("shop", "app", "app.example.com", ("/", "Prefix"), &[]);
+    object["kind"] = json!("ingress");
+    let mut nameless = object.clone();
+    nameless.as_object_mut().unwrap().remove("kind");
+    for (object, what) in [(object, "write kind: Ingress"), (nameless, "has no kind")] {
+        let converted = portcullis(&["convert", "-"], &documents(&[object]));
+        let told = text(&converted.stderr);
+        assert!(told.contains(what) && told.contains("no Ingress in the input"), "{told}");
+        assert_eq!(converted.status.code(), Some(1), "{told}");
+    }
+    let converted = portcullis(&["convert", "-"], &documents(&[crate::service("shop", "app")]));
+    assert!(text(&converted.stderr).contains("no Ingress in the input"));
+}
