@@ -270,12 +270,15 @@ pub(super) fn servers(world: &World, closed: &BTreeSet<usize>, report: &mut Vec<
 }
 
 /// `server-alias` names a whole host once more, with the paths of all its Ingresses: some of them
-/// may protect. As in ingress-nginx, an alias is the first host's that wants it.
+/// may protect. As in ingress-nginx, an alias is the first host's that wants it, and a host has
+/// those of its first Ingress that has any.
 fn aliases(servers: &mut Servers, world: &World, report: &mut Vec<Difference>) {
     let hosts: BTreeSet<_> =
         world.ingresses.iter().flat_map(|it| it.rules.iter().map(|rule| &rule.0)).collect();
     let mut owners = BTreeMap::<&str, &str>::new();
-    for ingress in world.ingresses.iter().filter(|ingress| !ingress.is_canary()) {
+    let mut firsts = BTreeMap::<&str, usize>::new();
+    let all = world.ingresses.iter().enumerate();
+    for (index, ingress) in all.filter(|(_, ingress)| !ingress.is_canary()) {
         let all = ingress.get("server-alias").unwrap_or_default().split(',').map(str::trim);
         for alias in all.filter(|alias| !alias.is_empty()) {
             let mut tell = |outcome, text: &str| {
@@ -287,6 +290,11 @@ fn aliases(servers: &mut Servers, world: &World, report: &mut Vec<Difference>) {
                 tell(Outcome::Lost, "it is no hostname: write the names themselves as hosts of rules");
             } else if hosts.contains(&alias.to_owned()) {
                 tell(Outcome::NotNeeded, "it is a host of rules, which have it, as before");
+            } else if let Some(first) = host.map(|host| *firsts.entry(host).or_insert(index))
+                && first != index
+            {
+                let first = world.ingresses[first].key();
+                tell(Outcome::Lost, &format!("{first} comes first, whose aliases its host has, as before"));
             } else if let Some(host) = host {
                 let owner = *owners.entry(alias).or_insert(host);
                 let server = servers.get(host).cloned().filter(|_| owner == host);

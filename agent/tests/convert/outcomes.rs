@@ -218,3 +218,16 @@ fn what_is_no_ingress_by_its_kind_is_told_of() {
     let converted = portcullis(&["convert", "-"], &documents(&[crate::service("shop", "app")]));
     assert!(text(&converted.stderr).contains("no Ingress in the input"));
 }
+
+/// A host has the aliases of its first Ingress that has any.
+#[test]
+fn a_second_ingress_adds_no_alias() {
+    let alias = |name: &str, path: &str, alias: &str| {
+        ingress("shop", name, "app.example.com", (path, "Prefix"), &[("server-alias", alias)])
+    };
+    let objects = [alias("aaa", "/", "one.example.net"), alias("app", "/q", "two.example.net")];
+    let converted = portcullis(&["convert", "-"], &documents(&objects));
+    let (written, told) = (text(&converted.stdout), text(&converted.stderr));
+    assert!(written.contains("one.example.net") && !written.contains("two.example.net"), "{written}");
+    assert!(told_of(&told, "server-alias")[0].starts_with("lost"), "{told}");
+}
