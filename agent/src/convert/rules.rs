@@ -120,6 +120,7 @@ impl Source<'_> {
         let Some((index, canary)) = canary else { return vec![rule(paths, None, with(json!([main])))] };
         open.insert(index);
         self.canary_became(index, "canary", &format!("a backend of rules of {}", ingress.key()), report);
+        self.tell_of_other_paths(index, location, report);
         let mut rules: Vec<_> = self
             .conditions(index, report)
             .into_iter()
@@ -144,6 +145,22 @@ impl Source<'_> {
         };
         rules.push(rule(paths, None, with(all)));
         rules
+    }
+
+    /// ingress-nginx has a canary beside a Service, at all of its paths.
+    fn tell_of_other_paths(&self, canary: usize, location: &Location, report: &mut Vec<Difference>) {
+        let Some(backend) = location.backend() else { return };
+        let namespace = &self.world.ingresses[self.ingress].namespace;
+        let all = self.world.ingresses.iter().filter(|it| it.namespace == *namespace && !it.is_canary());
+        let paths = all.flat_map(|it| &it.rules).flat_map(|(_, paths)| paths);
+        if paths.filter(|it| it.backend.as_ref() == Some(backend)).count() > 1 {
+            let text = format!(
+                "beside {} alone, where ingress-nginx has it beside all paths of Service {}",
+                location.path, backend.service
+            );
+            let key = self.world.ingresses[canary].key();
+            report.push(Difference::new(&key, "canary", Outcome::Differs, text));
+        }
     }
 
     /// Says that an annotation of a canary is used, if it is there.

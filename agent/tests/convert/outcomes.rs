@@ -231,3 +231,16 @@ fn a_second_ingress_adds_no_alias() {
     assert!(written.contains("one.example.net") && !written.contains("two.example.net"), "{written}");
     assert!(told_of(&told, "server-alias")[0].starts_with("lost"), "{told}");
 }
+
+/// ingress-nginx has it beside the Service.
+#[test]
+fn a_canary_beside_one_path_of_several_differs() {
+    let mut main = ingress("shop", "main", "app.example.com", ("/", "Prefix"), &[]);
+    let mut other = main["spec"]["rules"][0]["http"]["paths"][0].clone();
+    other["path"] = json!("/api");
+    main["spec"]["rules"][0]["http"]["paths"].as_array_mut().unwrap().push(other);
+    let canary = [("canary", "true"), ("canary-weight", "20")];
+    let canary = ingress("shop", "app", "app.example.com", ("/", "Prefix"), &canary);
+    let told = text(&portcullis(&["convert", "-"], &documents(&[main, canary])).stderr);
+    assert!(told_of(&told, "canary").iter().any(|it| it.starts_with("differs")), "{told}");
+}
