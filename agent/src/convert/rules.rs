@@ -276,6 +276,9 @@ impl Source<'_> {
         if location.is_rest() {
             return;
         }
+        if location.path.contains('%') {
+            tell("nginx asks decoded paths: requests have %25 for this %, as before");
+        }
         if self.server.is_regex(self.world) {
             let is_expression = location.path.contains(|c| EXPRESSION.contains(c));
             if !is_expression || !ingress.has_regex_at(&location.path) {
@@ -283,6 +286,8 @@ impl Source<'_> {
                     "an expression without regard to case that takes what begins with it, as ingress-nginx had it because of use-regex or rewrite-target at the host",
                 );
             }
+        } else if location.kind == PathKind::Prefix && location.path.ends_with('/') {
+            tell("taken without its last / as well, where nginx redirects such a request to it");
         }
     }
 }

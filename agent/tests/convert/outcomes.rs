@@ -244,3 +244,12 @@ fn a_canary_beside_one_path_of_several_differs() {
     let told = text(&portcullis(&["convert", "-"], &documents(&[main, canary])).stderr);
     assert!(told_of(&told, "canary").iter().any(|it| it.starts_with("differs")), "{told}");
 }
+
+#[test]
+fn paths_that_nginx_reads_otherwise_are_told_of() {
+    for (path, what) in [("/a/", "without its last /"), ("/a%20b", "%25")] {
+        let object = ingress("shop", "app", "app.example.com", (path, "Prefix"), &[]);
+        let told = text(&portcullis(&["convert", "-"], &documents(&[object])).stderr);
+        assert!(told_of(&told, path).iter().any(|it| it.contains(what)), "{told}");
+    }
+}

@@ -48,6 +48,7 @@ pub(super) fn spelled(pattern: &str) -> String {
                 text += &through(&mut chars, "}");
             }
             '(' | ')' | '*' | '+' | '$' => text.push(c),
+            '%' => text += "%25",
             c if RESERVED.contains(c) => text += &both(c),
             c => text.push(c),
         }
@@ -93,9 +94,9 @@ pub(in crate::convert) fn is_encoded_in_requests(path: &str) -> bool {
     !path.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
-/// As requests have it; Ingresses may have it decoded. HTTPRoutes take nothing else.
+/// As requests have it; nginx has it decoded. HTTPRoutes take nothing else.
 pub(super) fn encoded(path: &str) -> String {
-    let stays = |byte: u8| byte.is_ascii_alphanumeric() || b"-/._~!$&'()*+,;=:@%".contains(&byte);
+    let stays = |byte: u8| byte.is_ascii_alphanumeric() || b"-/._~!$&'()*+,;=:@".contains(&byte);
     path.bytes()
         .map(|byte| if stays(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
         .collect()
