@@ -253,3 +253,13 @@ fn paths_that_nginx_reads_otherwise_are_told_of() {
         assert!(told_of(&told, path).iter().any(|it| it.contains(what)), "{told}");
     }
 }
+
+/// The paths that no route can have are closed with their host, of which nothing else is said.
+#[test]
+fn lines_are_about_what_is_there() {
+    let object =
+        ingress("shop", "app", "app.example.com", ("//admin", "Prefix"), &[("limit-connections", "0")]);
+    let told = text(&portcullis(&["convert", "-"], &documents(&[object])).stderr);
+    assert!(told.contains("CLOSED") && !told.contains("its backend is no Service"), "{told}");
+    assert!(told_of(&told, "limit-connections")[0].starts_with("not needed"), "{told}");
+}
