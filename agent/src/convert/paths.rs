@@ -45,8 +45,8 @@ pub(super) fn matches(path: &str, kind: PathKind, whole: &Whole<'_>) -> Vec<Valu
             let expression = |text: &str| {
                 path_match("RegularExpression", &format!("(?i){}.*", from_the_begin(&spelled(text))))
             };
-            // nginx has two for a prefix, of which one is for what is below, and that one alone where
-            // the path is there.
+            // nginx has two for a prefix, of which one is for what is below, and that one alone
+            // where the path is there.
             let is_below = kind == PathKind::Prefix && !whole.is_expression && whole.exact.contains(path);
             let below = || format!("{}/", text.trim_end_matches('/'));
             vec![if is_below { expression(&below()) } else { expression(text) }]
