@@ -151,7 +151,10 @@ impl Server {
         let exact: BTreeSet<_> = exact.map(|it| it.path.clone()).collect();
         let mut owners = BTreeMap::<(String, String), usize>::new();
         let mut settled = Vec::new();
-        for mut location in std::mem::take(&mut self.locations) {
+        let mut asked: Vec<_> = std::mem::take(&mut self.locations).into_iter().enumerate().collect();
+        // Of two that differ in case alone, the one that nginx asks first.
+        asked.sort_by(|(_, a), (_, b)| style.order((&a.path, a.kind), (&b.path, b.kind)));
+        for (place, mut location) in asked {
             let expects = world.ingresses[location.ingress].has_regex_at(&location.path);
             let whole = paths::Whole { style, is_expression: expects, exact: &exact };
             let mut first = None;
@@ -171,9 +174,10 @@ impl Server {
                 Some(first) => report.push(taken(world, &location, host, first, "has a part of it")),
                 None => {}
             }
-            settled.push(location);
+            settled.push((place, location));
         }
-        self.locations = settled;
+        settled.sort_by_key(|(place, _)| *place);
+        self.locations = settled.into_iter().map(|(_, location)| location).collect();
         while !self.is_in_order(style, world) && self.close_the_most(host, world, report) {}
     }
 

@@ -493,3 +493,19 @@ fn many_expressions_close_those_who_bring_them() {
         assert!(written.contains("backendRefs:\n    - name: app\n"), "{told}");
     }
 }
+
+/// Expressions take a path in any case; of equal length, nginx asks the greater text first.
+#[test]
+fn a_path_in_another_case_takes_none_that_is_asked_before_it() {
+    let host = "app.example.com";
+    let denied = [("whitelist-source-range", "192.0.2.1")];
+    let mut evil = ingress("zoo", "evil", host, ("/Admin", "Prefix"), &[("use-regex", "true")]);
+    evil["metadata"]["creationTimestamp"] = json!("2020-01-01T00:00:00Z");
+    let app = ingress("shop", "app", host, ("/admin", "Prefix"), &denied);
+    let objects = [evil, app, service("zoo", "evil"), service("shop", "app")];
+    let agent = serve_input(&documents(&objects), &[("zoo", "evil", "evil"), ("shop", "app", "app")]);
+    for path in ["/admin", "/Admin/x"] {
+        let answer = get(&agent, host, path, "");
+        assert!(answer.starts_with("http/1.1 403 "), "{path}: {answer}");
+    }
+}
