@@ -30,7 +30,7 @@ use serde_json::Value;
 use crate::cli::ConvertArgs;
 use crate::output;
 use difference::{Difference, Outcome};
-use ingress::{Ingress, Unreadable, World};
+use ingress::{Ingress, PREFIX, Unreadable, World};
 use listeners::Listeners;
 use names::Names;
 use options::Options;
@@ -53,7 +53,7 @@ pub(crate) fn run(args: &ConvertArgs) -> Result<ExitCode> {
         .iter()
         .filter(|_| !batch.is_readable())
         .for_each(|problem| output::error(&problem.to_string()));
-    let converted = convert(&batch.written, &options);
+    let converted = convert(&batch, &options);
     if let Some(report) = &args.report {
         write_report(report, &converted.differences)?;
     }
@@ -66,8 +66,24 @@ pub(crate) fn run(args: &ConvertArgs) -> Result<ExitCode> {
     let table = Table::new(&["INGRESS", "ANNOTATION", "OUTCOME", "NOW"], rows);
     output::error(&table.text(Look { width: None, colours: Colours::None }));
     output::error(&summary(&converted.differences));
-    let is_alarming = converted.differences.iter().any(|it| it.outcome.is_alarming());
+    let nameless = unconverted(&batch);
+    nameless.iter().for_each(|line| output::error(line));
+    if !batch.manifests.iter().any(|manifest| manifest.head["kind"] == "Ingress") {
+        output::error("there is no Ingress in the input");
+    }
+    let is_alarming = !nameless.is_empty() || converted.differences.iter().any(|it| it.outcome.is_alarming());
     Ok(ExitCode::from(if !batch.is_readable() { 2 } else { u8::from(is_alarming) }))
+}
+
+/// Lines about manifests that may be Ingresses, and do not say so.
+fn unconverted(batch: &Batch) -> Vec<String> {
+    let fault = |head: &Value| match head["kind"].as_str() {
+        None => Some("has no kind: it is not converted"),
+        Some("Ingress") => None,
+        Some(kind) => kind.eq_ignore_ascii_case("Ingress").then_some("is not converted: write kind: Ingress"),
+    };
+    let faults = batch.manifests.iter().filter_map(|manifest| Some((manifest, fault(&manifest.head)?)));
+    faults.map(|(manifest, fault)| format!("{}:{}: {fault}", manifest.file, manifest.line)).collect()
 }
 
 /// The table as a JSON list.
@@ -85,7 +101,7 @@ pub(crate) fn hint(batch: &Batch) -> Option<String> {
         return None;
     }
     let options = Options::parse("default/web", 80, 443).ok()?;
-    let summary = summary(&convert(&batch.written, &options).differences);
+    let summary = summary(&convert(batch, &options).differences);
     Some(format!(
         "Ingress ({count}) is not served; `portcullis convert` writes what to serve instead: {summary}"
     ))
@@ -105,8 +121,9 @@ fn summary(differences: &[Difference]) -> String {
 /// not be taken, either.
 const ROUNDS: usize = 4;
 
-fn convert(manifests: &[Value], options: &Options) -> Converted {
-    let world = World::read(manifests);
+fn convert(batch: &Batch, options: &Options) -> Converted {
+    let manifests = batch.written.as_slice();
+    let world = World::read(manifests, batch.manifests.iter().map(|manifest| &manifest.head));
     let mut closed = Closed::default();
     for _ in 0..ROUNDS {
         let (written, report) = written(manifests, &world, &closed, options);
@@ -216,6 +233,7 @@ fn written(
     objects.sort_by_key(|it| matches!(it.object["kind"].as_str(), Some("HTTPRoute" | "TLSRoute")));
     Outcomes { world, servers: &servers, terms: &terms, open: &open, report: &mut report }.tell();
     report.extend(world.ingresses.iter().flat_map(of_f5));
+    report.extend(world.ingresses.iter().flat_map(of_other_prefixes));
     report.extend(of_all_ingresses(manifests));
     report.sort();
     report.dedup();
@@ -247,6 +265,28 @@ fn of_f5(ingress: &Ingress) -> impl Iterator<Item = Difference> + use<> {
         let text = "of F5's NGINX Ingress Controller, not of ingress-nginx: not converted; write what they do as filters and policies";
         Difference::new(&key, &format!("{prefix}*"), Outcome::Lost, text)
     })
+}
+
+/// A controller has another prefix than ingress-nginx's own by an option.
+fn of_other_prefixes(ingress: &Ingress) -> Vec<Difference> {
+    let mut differences = Vec::new();
+    for (name, value) in &ingress.annotations {
+        let at = name.rfind('/').map_or(0, |slash| slash + 1);
+        let (prefix, annotation) = name.split_at(at);
+        let is_other = !prefix.is_empty() && prefix != PREFIX && !OF_F5.contains(&prefix);
+        // Charts write both, for older controllers.
+        let is_there = ingress.annotations.get(&format!("{PREFIX}{annotation}")) == Some(value);
+        if !is_other || is_there || !annotations::is_known(annotation) || value == "false" {
+            continue;
+        }
+        let keeps_out = annotations::keeps_out(annotation);
+        let outcome = if keeps_out { Outcome::Unprotected } else { Outcome::Lost };
+        let text = format!(
+            "not converted: if the controller has --annotations-prefix, write {PREFIX}{annotation} in its place"
+        );
+        differences.push(Difference::new(&ingress.key(), name, outcome, text));
+    }
+    differences
 }
 
 /// Options of the controller itself, which keep requests out of all Ingresses, or tell who clients

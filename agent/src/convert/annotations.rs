@@ -195,24 +195,34 @@ pub(super) fn has_one(ingress: &Ingress, wholes: &[&str]) -> bool {
     })
 }
 
+const PROTECTING: &[&str] = &[
+    "allowlist-source-range",
+    "auth-secret",
+    "auth-tls-secret",
+    "auth-type",
+    "auth-url",
+    "configuration-snippet",
+    "denylist-source-range",
+    "enable-modsecurity",
+    "enable-owasp-core-rules",
+    "limit-rpm",
+    "limit-rps",
+    "modsecurity-snippet",
+    "proxy-body-size",
+    "whitelist-source-range",
+];
+
+pub(super) fn is_known(annotation: &str) -> bool {
+    ANNOTATIONS.iter().any(|(name, _)| *name == annotation)
+}
+
+/// True of an annotation that keeps requests out.
+pub(super) fn keeps_out(annotation: &str) -> bool {
+    PROTECTING.contains(&annotation) || matches!(fate(annotation), Protects(_) | Weakens(_))
+}
+
 /// True if an annotation keeps requests out.
 pub(super) fn protects(ingress: &Ingress) -> bool {
-    const PROTECTING: &[&str] = &[
-        "allowlist-source-range",
-        "auth-secret",
-        "auth-tls-secret",
-        "auth-type",
-        "auth-url",
-        "configuration-snippet",
-        "denylist-source-range",
-        "enable-modsecurity",
-        "enable-owasp-core-rules",
-        "limit-rpm",
-        "limit-rps",
-        "modsecurity-snippet",
-        "proxy-body-size",
-        "whitelist-source-range",
-    ];
     let closes = |name: &str| {
         let protects = matches!(fate(name), Protects(_));
         protects && ingress.get(name).is_some_and(|value| value != "false")

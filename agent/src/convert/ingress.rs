@@ -1,8 +1,8 @@
 //! Ingresses and what they refer to, read from manifests as they are written. Knows of no
 //! annotation's meaning.
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
@@ -52,6 +52,18 @@ const SWITCHES: &[&str] = &[
     "use-regex",
 ];
 
+/// Annotations of paths, which a default backend without rules has not.
+const OF_RULES: &[&str] = &[
+    "app-root",
+    "from-to-www-redirect",
+    "permanent-redirect",
+    "permanent-redirect-code",
+    "rewrite-target",
+    "temporal-redirect",
+    "temporal-redirect-code",
+    "use-regex",
+];
+
 /// An object of a namespace.
 pub(super) type Name = (String, String);
 /// Objects by kind, too.
@@ -80,9 +92,8 @@ pub(super) struct Path {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum PathKind {
     Exact,
+    /// `ImplementationSpecific`, too, as ingress-nginx has it.
     Prefix,
-    /// With ingress-nginx: what begins with this text.
-    Text,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -116,11 +127,14 @@ pub(super) struct World {
     /// Those of other controllers: name, and the class.
     pub foreign: Vec<(String, String)>,
     pub unreadable: Vec<Unreadable>,
+    /// Kind and name of all that is in the input.
+    pub given: BTreeSet<(String, Name)>,
     objects: ByName,
 }
 
 impl World {
-    pub(super) fn read(manifests: &[Value]) -> Self {
+    /// `heads` are of all manifests, of whatever kind.
+    pub(super) fn read<'a>(manifests: &[Value], heads: impl Iterator<Item = &'a Value>) -> Self {
         let (objects, twice) = objects(manifests);
         let of_kind = |wanted: &'static str| {
             objects.iter().filter(move |((kind, _), _)| *kind == wanted).map(|(_, object)| object)
@@ -168,7 +182,8 @@ impl World {
             }
         }
         world.ingresses.sort_by_key(|it| (it.created.is_empty(), it.created.clone(), it.key()));
-        Self { objects, ..world }
+        let of_head = |head| Some((text(head, "/kind")?, name_of(head)));
+        Self { objects, given: heads.filter_map(of_head).collect(), ..world }
     }
 
     pub(super) fn object(&self, kind: &'static str, namespace: &str, name: &str) -> Option<&Value> {
@@ -267,10 +282,18 @@ impl Ingress {
         format!("{}/{}", self.namespace, self.name)
     }
 
-    /// The value of one of ingress-nginx's annotations, if it is not empty.
+    /// The value of one of ingress-nginx's annotations, if it is not empty and has an effect.
     pub(super) fn get(&self, annotation: &str) -> Option<&str> {
+        if self.lacks_rules_for(annotation) {
+            return None;
+        }
         let value = self.annotations.get(&format!("{PREFIX}{annotation}"))?.trim();
         (!value.is_empty()).then_some(value)
+    }
+
+    /// True of what ingress-nginx passes over in an Ingress that is a default backend alone.
+    pub(super) fn lacks_rules_for(&self, annotation: &str) -> bool {
+        self.rules.is_empty() && self.default_backend.is_some() && OF_RULES.contains(&annotation)
     }
 
     pub(super) fn is(&self, annotation: &str) -> bool {
@@ -296,8 +319,7 @@ impl Path {
     fn read(value: &Value) -> Result<Self, String> {
         let kind = match shape::text(value, "/pathType")?.as_deref() {
             Some("Exact") => PathKind::Exact,
-            Some("Prefix") => PathKind::Prefix,
-            None | Some("ImplementationSpecific") => PathKind::Text,
+            None | Some("Prefix" | "ImplementationSpecific") => PathKind::Prefix,
             Some(other) => return Err(format!("pathType {other} is not known")),
         };
         let path = shape::text(value, "/path")?.filter(|path| !path.is_empty());

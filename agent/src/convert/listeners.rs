@@ -47,7 +47,7 @@ pub(super) struct Listeners {
 
 impl Listeners {
     pub(super) fn new(world: &World, servers: &Servers, options: &Options) -> Self {
-        let mut listeners = Self::default();
+        let mut listeners = Self { names: Names::of_listeners(world), ..Self::default() };
         listeners.names.give("Gateway", &options.gateway.namespace, &options.gateway.name);
         // Names with `*` give way to hosts that have theirs.
         let (wild, exact): (Vec<_>, Vec<_>) = servers.iter().partition(|(host, _)| host.starts_with('*'));
@@ -136,6 +136,11 @@ impl Listeners {
         options: &Options,
         report: &mut Vec<Difference>,
     ) -> Vec<Value> {
+        let name = (options.gateway.namespace.clone(), options.gateway.name.clone());
+        if world.given.contains(&("Gateway".to_owned(), name)) {
+            let text = "the input has a Gateway of this name, which is not the one that is written: choose another, or leave it out";
+            report.push(Difference::new("(all)", "--gateway", Outcome::Unprotected, text));
+        }
         let mut owners = BTreeMap::<_, Vec<&Secure>>::new();
         for secure in self.secure.values() {
             owners.entry((&secure.namespace, &secure.owner)).or_default().push(secure);

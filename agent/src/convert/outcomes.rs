@@ -33,7 +33,7 @@ impl Outcomes<'_> {
     }
 
     /// The reason for which there is nothing of an Ingress but what closes and redirects it.
-    fn unwritten(&self, index: usize) -> Option<(Outcome, &'static str)> {
+    fn unwritten(&self, index: usize, annotation: &str) -> Option<(Outcome, &'static str)> {
         if self.open.contains(&index) {
             return None;
         }
@@ -41,7 +41,9 @@ impl Outcomes<'_> {
         Some(if self.world.ingresses[index].is_canary() {
             (Outcome::Lost, "the canary goes beside no path that is open")
         } else if servers.peek().is_none() {
-            (Outcome::Lost, "other Ingresses come first and have its paths")
+            let keeps_out = annotations::keeps_out(annotation);
+            let outcome = if keeps_out { Outcome::Unprotected } else { Outcome::Lost };
+            (outcome, "other Ingresses come first and have its paths")
         } else if servers.all(|server| server.passthrough) {
             (Outcome::NotNeeded, "TLS of its hosts is passed on, and it is without effect there, as before")
         } else {
@@ -76,6 +78,9 @@ impl Outcomes<'_> {
     }
 
     fn of_unused(&self, index: usize, ingress: &Ingress, annotation: &str) -> (Outcome, String) {
+        if ingress.lacks_rules_for(annotation) {
+            return (Outcome::NotNeeded, "without effect in an Ingress without rules, as before".to_owned());
+        }
         if matches!(ingress.get(annotation), None | Some("false")) {
             return (Outcome::NotNeeded, "it is off".to_owned());
         }
@@ -92,7 +97,7 @@ impl Outcomes<'_> {
         } else {
             "nothing is written for it"
         };
-        let (outcome, text) = self.unwritten(index).unwrap_or((Outcome::Lost, text));
+        let (outcome, text) = self.unwritten(index, annotation).unwrap_or((Outcome::Lost, text));
         (outcome, text.to_owned())
     }
 }

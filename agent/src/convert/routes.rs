@@ -53,14 +53,14 @@ pub(super) struct Routes<'a> {
 impl Routes<'_> {
     pub(super) fn of(&mut self, index: usize) {
         let ingress = &self.world.ingresses[index];
-        let mut filters = Filters::new();
+        let (mut filters, base) = (Filters::new(), self.names.base_of_filters(ingress));
         // Routes of hosts that have the same rules are one.
         let mut groups: Vec<(Vec<Vec<Value>>, Vec<String>)> = Vec::new();
         let (mut open, mut told) = (BTreeSet::new(), Vec::new());
         for (host, server) in self.servers.iter().filter(|(_, server)| server.has(index)) {
             let closed = self.closed(index, host, server);
             let terms = &self.terms[index];
-            let source = Source { world: self.world, server, ingress: index, terms, closed };
+            let source = Source { world: self.world, server, ingress: index, terms, base: &base, closed };
             let rules = source.rules(&mut filters, &mut open, &mut told);
             match groups.iter_mut().find(|(other, hosts)| {
                 *other == rules && self.is_open(&hosts[0], index) == self.is_open(host, index)
@@ -124,6 +124,7 @@ impl Routes<'_> {
         };
         let closed =
             lacks || clients || forced.is_some() || snippet("server-snippet") || snippet("auth-tls-match-cn");
+        let namespace = &self.world.ingresses[index].namespace;
         let closed = closed || server.closed;
         if closed && !self.terms[index].closed {
             let key = self.world.ingresses[index].key();
@@ -131,7 +132,7 @@ impl Routes<'_> {
             let host = if host.is_empty() { "(any host)" } else { host };
             self.report.push(Difference::new(&key, host, Outcome::Closed, text));
         }
-        closed
+        closed || server.crowded.contains(namespace)
     }
 
     /// True if requests without TLS are served, not redirected.
@@ -180,7 +181,7 @@ impl Routes<'_> {
         }
         for rules in chunks {
             let name = match routes.len() {
-                0 => ingress.name.clone(),
+                0 => self.names.own("HTTPRoute", ingress),
                 count => self.name("HTTPRoute", index, &format!("-{}", count + 1)),
             };
             self.route(index, &name, &parents, hosts, json!(rules));
@@ -322,7 +323,7 @@ impl Routes<'_> {
             let spec =
                 json!({"parentRefs": parents, "hostnames": [host], "rules": [{"backendRefs": [backend]}]});
             let name = match number {
-                0 => ingress.name.clone(),
+                0 => self.names.own("TLSRoute", ingress),
                 _ => self.name("TLSRoute", index, &format!("-{host}")),
             };
             self.push(index, object("gateway.networking.k8s.io/v1", "TLSRoute", &name, ingress, spec));
@@ -390,7 +391,7 @@ impl Routes<'_> {
             let mut spec = json!(terms.traffic);
             spec["targetRefs"] = json!(targets);
             let name = match number {
-                1 => ingress.name.clone(),
+                1 => self.names.own("TrafficPolicy", ingress),
                 _ => self.name("TrafficPolicy", index, &format!("-{number}")),
             };
             self.push(index, object("portcullis.dev/v1alpha1", "TrafficPolicy", &name, ingress, spec));

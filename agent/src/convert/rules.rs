@@ -5,13 +5,14 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::annotations::protects;
 use super::difference::{Difference, Outcome};
 use super::ingress::{Backend, PathKind, World};
-use super::names;
 use super::paths;
 use super::servers::{Location, Server, Target};
 use super::terms::Terms;
+
+/// Characters of paths that are meant for expressions.
+const EXPRESSION: &str = "\\*+?()|[]{}^$";
 
 /// The material of rules.
 pub(super) struct Source<'a> {
@@ -20,6 +21,8 @@ pub(super) struct Source<'a> {
     /// Index of the Ingress, and its terms.
     pub ingress: usize,
     pub terms: &'a Terms,
+    /// Begin of the names of its RouteFilters.
+    pub base: &'a str,
     /// All of the host is closed.
     pub closed: bool,
 }
@@ -76,7 +79,7 @@ impl Source<'_> {
         let ingress = &self.world.ingresses[self.ingress];
         let paths = &location.matches;
         if matches!(location.target, Target::Nothing) && !self.closed {
-            let name = format!("{}-nothing", names::base(&ingress.name));
+            let name = format!("{}-nothing", self.base);
             add(filters, &name, json!({"type": "DirectResponse", "directResponse": {"statusCode": 404}}));
             return vec![rule(paths, None, json!({"filters": [extension(&name)]}))];
         }
@@ -88,7 +91,7 @@ impl Source<'_> {
         let rewrite = if self.terms.redirect.is_some() { Ok(None) } else { self.rewrite(location, report) };
         let main = main.filter(|_| rewrite.is_ok());
         if self.closed || self.terms.closed || (main.is_none() && self.terms.redirect.is_none()) {
-            let name = format!("{}-closed", names::base(&ingress.name));
+            let name = format!("{}-closed", self.base);
             let response =
                 json!({"statusCode": 503, "body": "This path is closed until its protection is in place.\n"});
             add(filters, &name, json!({"type": "DirectResponse", "directResponse": response}));
@@ -117,6 +120,7 @@ impl Source<'_> {
         let Some((index, canary)) = canary else { return vec![rule(paths, None, with(json!([main])))] };
         open.insert(index);
         self.canary_became(index, "canary", &format!("a backend of rules of {}", ingress.key()), report);
+        self.tell_of_other_paths(index, location, report);
         let mut rules: Vec<_> = self
             .conditions(index, report)
             .into_iter()
@@ -141,6 +145,22 @@ impl Source<'_> {
         };
         rules.push(rule(paths, None, with(all)));
         rules
+    }
+
+    /// ingress-nginx has a canary beside a Service, at all of its paths.
+    fn tell_of_other_paths(&self, canary: usize, location: &Location, report: &mut Vec<Difference>) {
+        let Some(backend) = location.backend() else { return };
+        let namespace = &self.world.ingresses[self.ingress].namespace;
+        let all = self.world.ingresses.iter().filter(|it| it.namespace == *namespace && !it.is_canary());
+        let paths = all.flat_map(|it| &it.rules).flat_map(|(_, paths)| paths);
+        if paths.filter(|it| it.backend.as_ref() == Some(backend)).count() > 1 {
+            let text = format!(
+                "beside {} alone, where ingress-nginx has it beside all paths of Service {}",
+                location.path, backend.service
+            );
+            let key = self.world.ingresses[canary].key();
+            report.push(Difference::new(&key, "canary", Outcome::Differs, text));
+        }
     }
 
     /// Says that an annotation of a canary is used, if it is there.
@@ -221,7 +241,7 @@ impl Source<'_> {
         report.push(Difference::new(&ingress.key(), "rewrite-target", Outcome::Became, text));
         let spec = json!({"type": "PathRewrite", "pathRewrite": rewrite});
         let same = filters.iter().find(|(_, other)| *other == spec).map(|(name, _)| name.clone());
-        let base = format!("{}-rewrite", names::base(&ingress.name));
+        let base = format!("{}-rewrite", self.base);
         let name = same.unwrap_or_else(|| numbered(filters, &base));
         add(filters, &name, spec);
         extension(&name)
@@ -256,18 +276,18 @@ impl Source<'_> {
         if location.is_rest() {
             return;
         }
+        if location.path.contains('%') {
+            tell("nginx asks decoded paths: requests have %25 for this %, as before");
+        }
         if self.server.is_regex(self.world) {
-            if location.kind != PathKind::Text || !ingress.has_regex_at(&location.path) {
+            let is_expression = location.path.contains(|c| EXPRESSION.contains(c));
+            if !is_expression || !ingress.has_regex_at(&location.path) {
                 tell(
                     "an expression without regard to case that takes what begins with it, as ingress-nginx had it because of use-regex or rewrite-target at the host",
                 );
             }
-        } else if location.kind == PathKind::Text
-            && !location.path.ends_with('/')
-            && !protects(ingress)
-            && location.matches.iter().any(|path| path["type"] == "PathPrefix")
-        {
-            tell("PathPrefix: whole segments, where ingress-nginx took all that begins with it");
+        } else if location.kind == PathKind::Prefix && location.path.ends_with('/') {
+            tell("taken without its last / as well, where nginx redirects such a request to it");
         }
     }
 }

@@ -17,6 +17,9 @@ pub(super) type Servers = BTreeMap<String, Server>;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Server {
     pub locations: Vec<Location>,
+    /// The first Ingress that has a rule for it, whose is the `/` that no path is; not of the
+    /// empty host.
+    pub first: Option<usize>,
     /// The Ingress whose Secret it is, and the Secret.
     pub certificate: Option<(usize, String)>,
     /// An Ingress wants TLS with the controller's own certificate, which is not here.
@@ -25,6 +28,8 @@ pub(super) struct Server {
     pub client_certificates: Option<usize>,
     /// Its first Ingress wants it; later ones cannot.
     pub passthrough: bool,
+    /// Namespaces that have too many of its paths: theirs are closed.
+    pub crowded: BTreeSet<String>,
     /// An Ingress of it is not written, or cannot be: its paths would be another's.
     pub closed: bool,
 }
@@ -71,7 +76,9 @@ impl Location {
 impl Server {
     /// True if every path is a regular expression that begins at the path's begin, in any case.
     pub(super) fn is_regex(&self, world: &World) -> bool {
-        self.locations.iter().any(|it| world.ingresses[it.ingress].has_regex_at(&it.path))
+        let implicit = self.first.filter(|_| !self.locations.iter().any(Location::is_rest));
+        implicit.is_some_and(|first| world.ingresses[first].has_regex_at("/"))
+            || self.locations.iter().any(|it| world.ingresses[it.ingress].has_regex_at(&it.path))
     }
 
     /// True if an Ingress has a path of it.
@@ -89,17 +96,8 @@ impl Server {
         }
         // What requests may spell in two ways takes an expression.
         let protects_any = self.locations.iter().any(|it| protects(&world.ingresses[it.ingress]));
-        if protects_any && self.locations.iter().any(|it| paths::has_two_spellings(&it.path)) {
-            return Style::Ordered;
-        }
-        let of_prefixes = self.locations.iter().filter(|it| it.kind == PathKind::Prefix);
-        let prefixes: BTreeSet<_> = of_prefixes.map(|it| it.path.trim_end_matches('/')).collect();
-        let goes_on = |it: &&Location| it.kind == PathKind::Text && !it.path.ends_with('/');
-        let mut texts = self.locations.iter().filter(goes_on);
-        // A text is narrower as a prefix of segments: what it protects has to stay its own.
-        let is_ordered =
-            texts.any(|it| protects(&world.ingresses[it.ingress]) || prefixes.contains(it.path.as_str()));
-        if is_ordered { Style::Ordered } else { Style::Plain }
+        let has_two = |it: &Location| paths::has_two_spellings(&it.path);
+        if protects_any && self.locations.iter().any(has_two) { Style::Ordered } else { Style::Plain }
     }
 
     /// Leaves a path of a kind to the first that has it. As in ingress-nginx, the others are none:
@@ -116,6 +114,27 @@ impl Server {
         });
     }
 
+    /// Of a host's expressions, the one of `/` is also of the implicit `/` that is the host's first
+    /// path: an `Exact` one never has anything.
+    fn leave_out_exact_roots(
+        &mut self,
+        host: &str,
+        style: Style,
+        world: &World,
+        report: &mut Vec<Difference>,
+    ) {
+        let is_left = |it: &Location| {
+            style == Style::Expressions
+                && it.kind == PathKind::Exact
+                && it.path.trim_start_matches('^') == "/"
+        };
+        for location in self.locations.extract_if(.., |it| is_left(it)) {
+            let key = world.ingresses[location.ingress].key();
+            let text = "an expression that never has a request, as / of the host comes first, as before; not written";
+            report.push(Difference::new(&key, &format!("{host}{}", location.path), Outcome::Differs, text));
+        }
+    }
+
     /// Gives each path its matches, and each match to the first path that wants it.
     fn settle(&mut self, host: &str, world: &World, report: &mut Vec<Difference>) {
         self.leave_to_first(host, world, report);
@@ -127,17 +146,17 @@ impl Server {
             let key = world.ingresses[location.ingress].key();
             report.push(Difference::new(&key, &format!("{host}{}", location.path), Outcome::Closed, text));
         }
-        let mut kinds = BTreeMap::<_, BTreeSet<PathKind>>::new();
-        for location in &self.locations {
-            let path = location.path.trim_end_matches('/').to_owned();
-            kinds.entry(path).or_default().insert(location.kind);
-        }
+        self.leave_out_exact_roots(host, style, world, report);
+        let exact = self.locations.iter().filter(|it| it.kind == PathKind::Exact);
+        let exact: BTreeSet<_> = exact.map(|it| it.path.clone()).collect();
         let mut owners = BTreeMap::<(String, String), usize>::new();
         let mut settled = Vec::new();
-        for mut location in std::mem::take(&mut self.locations) {
-            let beside = &kinds[location.path.trim_end_matches('/')];
+        let mut asked: Vec<_> = std::mem::take(&mut self.locations).into_iter().enumerate().collect();
+        // Of two that differ in case alone, the one that nginx asks first.
+        asked.sort_by(|(_, a), (_, b)| style.order((&a.path, a.kind), (&b.path, b.kind)));
+        for (place, mut location) in asked {
             let expects = world.ingresses[location.ingress].has_regex_at(&location.path);
-            let whole = paths::Whole { style, is_expression: expects, beside };
+            let whole = paths::Whole { style, is_expression: expects, exact: &exact };
             let mut first = None;
             for path in paths::matches(&location.path, location.kind, &whole) {
                 match owners.get(&key(&path, style)) {
@@ -155,12 +174,44 @@ impl Server {
                 Some(first) => report.push(taken(world, &location, host, first, "has a part of it")),
                 None => {}
             }
-            settled.push(location);
+            settled.push((place, location));
         }
-        self.locations = settled;
+        settled.sort_by_key(|(place, _)| *place);
+        self.locations = settled.into_iter().map(|(_, location)| location).collect();
+        while !self.is_in_order(style, world) && self.close_the_most(host, world, report) {}
+    }
+
+    /// True if HTTPRoutes ask the paths in nginx' order from now on.
+    fn is_in_order(&mut self, style: Style, world: &World) -> bool {
+        let crowded = &self.crowded;
         let mut order: Vec<_> = self.locations.iter_mut().collect();
         order.sort_by(|a, b| style.order((&a.path, a.kind), (&b.path, b.kind)));
-        paths::keep_order(order.into_iter().flat_map(|it| &mut it.matches));
+        let asked = order.into_iter().flat_map(|location| {
+            let is_closed = crowded.contains(&world.ingresses[location.ingress].namespace);
+            location.matches.iter_mut().map(move |path| paths::Asked { path, is_closed })
+        });
+        paths::keep_order(asked.collect()).is_ok()
+    }
+
+    /// Closes the paths of the namespace that has the most, so that fewer have to be kept in
+    /// order. Returns `false` if all are closed.
+    fn close_the_most(&mut self, host: &str, world: &World, report: &mut Vec<Difference>) -> bool {
+        let mut counts = BTreeMap::<&str, (usize, usize)>::new();
+        for location in &self.locations {
+            let namespace = world.ingresses[location.ingress].namespace.as_str();
+            counts.entry(namespace).or_insert((0, location.ingress)).0 += 1;
+        }
+        let open = counts.iter().filter(|(namespace, _)| !self.crowded.contains(**namespace));
+        let Some((namespace, (count, ingress))) = open.max_by_key(|(_, (count, _))| *count) else {
+            return false;
+        };
+        let text = format!(
+            "{count} of its {} paths are of namespace {namespace}, and closed: so many expressions have no length by which nginx' order is kept; write fewer",
+            self.locations.len()
+        );
+        report.push(Difference::new(&world.ingresses[*ingress].key(), host, Outcome::Closed, text));
+        self.crowded.insert((*namespace).to_owned());
+        true
     }
 }
 
@@ -189,7 +240,9 @@ pub(super) fn servers(world: &World, closed: &BTreeSet<usize>, report: &mut Vec<
     let all = || world.ingresses.iter().enumerate();
     for (index, ingress) in all().filter(|(_, ingress)| !ingress.is_canary()) {
         for (host, paths) in &ingress.rules {
-            let first = || Server { passthrough: ingress.is("ssl-passthrough"), ..Server::default() };
+            let passthrough = ingress.is("ssl-passthrough");
+            let first = (!host.is_empty()).then_some(index);
+            let first = || Server { first, passthrough, ..Server::default() };
             let server = servers.entry(host.clone()).or_insert_with(first);
             server.closed |= closed.contains(&index);
             let locations =
@@ -198,8 +251,8 @@ pub(super) fn servers(world: &World, closed: &BTreeSet<usize>, report: &mut Vec<
             server.locations.extend(locations.filter(|location| is_open || location.is_rest()));
         }
     }
-    for (index, ingress) in all().filter(|(_, ingress)| !ingress.is_canary()) {
-        rest(&mut servers, index, ingress, closed);
+    for (index, _) in all().filter(|(_, ingress)| !ingress.is_canary()) {
+        rest(&mut servers, index, world, closed, report);
         certificates(&mut servers, index, world, report);
     }
     for (index, ingress) in all().filter(|(_, ingress)| ingress.is_canary()) {
@@ -221,12 +274,15 @@ pub(super) fn servers(world: &World, closed: &BTreeSet<usize>, report: &mut Vec<
 }
 
 /// `server-alias` names a whole host once more, with the paths of all its Ingresses: some of them
-/// may protect. As in ingress-nginx, an alias is the first host's that wants it.
+/// may protect. As in ingress-nginx, an alias is the first host's that wants it, and a host has
+/// those of its first Ingress that has any.
 fn aliases(servers: &mut Servers, world: &World, report: &mut Vec<Difference>) {
     let hosts: BTreeSet<_> =
         world.ingresses.iter().flat_map(|it| it.rules.iter().map(|rule| &rule.0)).collect();
     let mut owners = BTreeMap::<&str, &str>::new();
-    for ingress in world.ingresses.iter().filter(|ingress| !ingress.is_canary()) {
+    let mut firsts = BTreeMap::<&str, usize>::new();
+    let all = world.ingresses.iter().enumerate();
+    for (index, ingress) in all.filter(|(_, ingress)| !ingress.is_canary()) {
         let all = ingress.get("server-alias").unwrap_or_default().split(',').map(str::trim);
         for alias in all.filter(|alias| !alias.is_empty()) {
             let mut tell = |outcome, text: &str| {
@@ -238,6 +294,11 @@ fn aliases(servers: &mut Servers, world: &World, report: &mut Vec<Difference>) {
                 tell(Outcome::Lost, "it is no hostname: write the names themselves as hosts of rules");
             } else if hosts.contains(&alias.to_owned()) {
                 tell(Outcome::NotNeeded, "it is a host of rules, which have it, as before");
+            } else if let Some(first) = host.map(|host| *firsts.entry(host).or_insert(index))
+                && first != index
+            {
+                let first = world.ingresses[first].key();
+                tell(Outcome::Lost, &format!("{first} comes first, whose aliases its host has, as before"));
             } else if let Some(host) = host {
                 let owner = *owners.entry(alias).or_insert(host);
                 let server = servers.get(host).cloned().filter(|_| owner == host);
@@ -257,9 +318,10 @@ fn nothing_else(servers: &mut Servers) {
     let narrow: Vec<_> = servers.keys().filter(|host| wider(servers, host).is_some()).cloned().collect();
     for host in narrow {
         let Some(server) = servers.get_mut(&host) else { continue };
-        let Some(first) = server.locations.first() else { continue };
+        let first = server.first.or_else(|| server.locations.first().map(|it| it.ingress));
+        let Some(first) = first else { continue };
         if !server.locations.iter().any(Location::is_rest) {
-            let mut rest = Location::new(first.ingress, "/", PathKind::Prefix, None);
+            let mut rest = Location::new(first, "/", PathKind::Prefix, None);
             rest.matches = vec![paths::all()];
             rest.target = Target::Nothing;
             server.locations.push(rest);
@@ -279,24 +341,53 @@ pub(super) fn wider<'a>(servers: &'a Servers, host: &str) -> Option<&'a str> {
     servers.get_key_value("").map(|(all, _)| all.as_str()).filter(|_| !host.is_empty())
 }
 
-/// The default backend takes what no path takes: of its Ingress' hosts, or, without rules, of all.
-fn rest(servers: &mut Servers, index: usize, ingress: &Ingress, closed: &BTreeSet<usize>) {
+/// A host's default backend takes what no path takes: its first Ingress' alone, and, of all hosts,
+/// that of the first Ingress without rules.
+fn rest(
+    servers: &mut Servers,
+    index: usize,
+    world: &World,
+    closed: &BTreeSet<usize>,
+    report: &mut Vec<Difference>,
+) {
+    let ingress = &world.ingresses[index];
     let mut hosts: Vec<_> = ingress.rules.iter().map(|(host, _)| host.clone()).collect();
     if hosts.is_empty() {
         hosts.push(String::new());
     }
     for host in hosts {
         let is_closed = closed.contains(&index);
-        if ingress.default_backend.is_none() && !is_closed {
-            continue;
-        }
-        let server = servers.entry(host).or_default();
+        let server = servers.entry(host.clone()).or_default();
         server.closed |= is_closed;
-        if !server.locations.iter().any(Location::is_rest) {
-            let backend = ingress.default_backend.clone();
-            server.locations.push(Location::new(index, "/", PathKind::Prefix, backend));
+        let first = if host.is_empty() {
+            world.ingresses.iter().position(|it| it.rules.is_empty() && !it.is_canary())
+        } else {
+            server.first
+        };
+        let is_first = first == Some(index);
+        if ingress.default_backend.is_some() && !is_first {
+            let of =
+                first.map_or("an Ingress without rules".to_owned(), |first| world.ingresses[first].key());
+            let host = if host.is_empty() { "(any host)" } else { &host };
+            let text = format!("{host}: the rest is left to {of}, as before");
+            report.push(Difference::new(&ingress.key(), "spec.defaultBackend", Outcome::Lost, text));
+        }
+        let has_rest = server.locations.iter().any(Location::is_rest);
+        let takes_rest = is_first && (ingress.default_backend.is_some() || redirects(ingress));
+        if !has_rest && (takes_rest || is_closed) {
+            let backend = ingress.default_backend.clone().filter(|_| is_first);
+            let mut rest = Location::new(index, "/", PathKind::Prefix, backend);
+            if !takes_rest {
+                rest.target = Target::Nothing;
+            }
+            server.locations.push(rest);
         }
     }
+}
+
+/// True if the requests of its hosts that no path takes are redirected, too.
+fn redirects(ingress: &Ingress) -> bool {
+    ["permanent-redirect", "temporal-redirect"].into_iter().any(|it| ingress.get(it).is_some())
 }
 
 /// As in ingress-nginx, a host has the Secret that `spec.tls` names for it, or else one whose

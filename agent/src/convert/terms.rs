@@ -77,6 +77,9 @@ impl<'a> Reading<'a> {
                 Fate::NotNeeded(text) => self.say(annotation, Outcome::NotNeeded, text),
                 Fate::Differs(text) => self.differs(annotation, text),
                 Fate::Lost(text) => self.say(annotation, Outcome::Lost, text),
+                Fate::Weakens(_) if value.trim() == "0" => {
+                    self.say(annotation, Outcome::NotNeeded, "0 is no limit");
+                }
                 Fate::Weakens(text) => self.say(annotation, Outcome::Unprotected, text),
                 Fate::Protects(text) => self.close(annotation, text),
             }

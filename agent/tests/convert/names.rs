@@ -45,3 +45,27 @@ fn names_are_those_of_one_object_whatever_the_order() {
     assert!(!checked.contains("Refused") && !checked.contains("DefinedTwice"), "{checked}");
     assert!(!checked.contains("Conflicted"), "{checked}");
 }
+
+/// An object of the input that has a name keeps it, and what is written has another.
+#[test]
+fn names_of_the_input_are_not_written_again() {
+    let denied = [("whitelist-source-range", "192.0.2.1"), ("rewrite-target", "/new")];
+    let object = ingress("shop", "app", "app.example.com", ("/old", "Prefix"), &denied);
+    let given = |kind: &str, version: &str, name: &str| json!({"apiVersion": version, "kind": kind, "metadata": {"name": name, "namespace": "shop"}, "spec": {}});
+    let objects = [
+        object,
+        given("TrafficPolicy", "portcullis.dev/v1alpha1", "app"),
+        given("RouteFilter", "portcullis.dev/v1alpha1", "app-rewrite"),
+        given("HTTPRoute", "gateway.networking.k8s.io/v1", "app"),
+    ];
+    let written = text(&portcullis(&["convert", "-", "-o", "json"], &documents(&objects)).stdout);
+    let written: Vec<serde_json::Value> = serde_json::from_str(&written).unwrap();
+    let name = |kind: &str| {
+        let is_it = |object: &&serde_json::Value| object["kind"] == kind;
+        written.iter().find(is_it).unwrap()["metadata"]["name"].as_str().unwrap().to_owned()
+    };
+    assert!(name("TrafficPolicy").starts_with("app-") && name("HTTPRoute").starts_with("app-"));
+    assert_ne!(name("RouteFilter"), "app-rewrite");
+    let policy = written.iter().find(|object| object["kind"] == "TrafficPolicy").unwrap();
+    assert_eq!(policy["spec"]["targetRefs"][0]["name"], *name("HTTPRoute"));
+}

@@ -174,6 +174,15 @@ fn of_two_redirects_the_temporal_one_is_done() {
     assert!(told_of(&told, "permanent-redirect")[0].starts_with("not needed"), "{told}");
 }
 
+#[test]
+fn a_canary_of_no_kind_goes_beside_a_prefix() {
+    let main = ingress("shop", "main", "app.example.com", ("/", "Prefix"), &[]);
+    let canary = [("canary", "true"), ("canary-weight", "20")];
+    let canary = ingress("shop", "app", "app.example.com", ("/", "ImplementationSpecific"), &canary);
+    let told = text(&portcullis(&["convert", "-"], &documents(&[main, canary])).stderr);
+    assert!(told_of(&told, "canary")[0].starts_with("became"), "{told}");
+}
+
 /// The second would have had the header's requests of another path's.
 #[test]
 fn a_canary_goes_beside_its_kind_of_path_alone() {
@@ -192,4 +201,65 @@ fn a_service_that_two_speak_to_in_two_ways_is_told_of() {
     let told = text(&portcullis(&["convert", "-"], &documents(&[grpc, other])).stderr);
     let line = told.lines().find(|line| line.starts_with("shop/other"));
     assert!(line.is_some_and(|line| line.contains("one policy holds for a Service")), "{told}");
+}
+
+#[test]
+fn what_is_no_ingress_by_its_kind_is_told_of() {
+    let mut object = ingress("shop", "app", "app.example.com", ("/", "Prefix"), &[]);
+    object["kind"] = json!("ingress");
+    let mut nameless = object.clone();
+    nameless.as_object_mut().unwrap().remove("kind");
+    for (object, what) in [(object, "write kind: Ingress"), (nameless, "has no kind")] {
+        let converted = portcullis(&["convert", "-"], &documents(&[object]));
+        let told = text(&converted.stderr);
+        assert!(told.contains(what) && told.contains("no Ingress in the input"), "{told}");
+        assert_eq!(converted.status.code(), Some(1), "{told}");
+    }
+    let converted = portcullis(&["convert", "-"], &documents(&[crate::service("shop", "app")]));
+    assert!(text(&converted.stderr).contains("no Ingress in the input"));
+}
+
+/// A host has the aliases of its first Ingress that has any.
+#[test]
+fn a_second_ingress_adds_no_alias() {
+    let alias = |name: &str, path: &str, alias: &str| {
+        ingress("shop", name, "app.example.com", (path, "Prefix"), &[("server-alias", alias)])
+    };
+    let objects = [alias("aaa", "/", "one.example.net"), alias("app", "/q", "two.example.net")];
+    let converted = portcullis(&["convert", "-"], &documents(&objects));
+    let (written, told) = (text(&converted.stdout), text(&converted.stderr));
+    assert!(written.contains("one.example.net") && !written.contains("two.example.net"), "{written}");
+    assert!(told_of(&told, "server-alias")[0].starts_with("lost"), "{told}");
+}
+
+/// ingress-nginx has it beside the Service.
+#[test]
+fn a_canary_beside_one_path_of_several_differs() {
+    let mut main = ingress("shop", "main", "app.example.com", ("/", "Prefix"), &[]);
+    let mut other = main["spec"]["rules"][0]["http"]["paths"][0].clone();
+    other["path"] = json!("/api");
+    main["spec"]["rules"][0]["http"]["paths"].as_array_mut().unwrap().push(other);
+    let canary = [("canary", "true"), ("canary-weight", "20")];
+    let canary = ingress("shop", "app", "app.example.com", ("/", "Prefix"), &canary);
+    let told = text(&portcullis(&["convert", "-"], &documents(&[main, canary])).stderr);
+    assert!(told_of(&told, "canary").iter().any(|it| it.starts_with("differs")), "{told}");
+}
+
+#[test]
+fn paths_that_nginx_reads_otherwise_are_told_of() {
+    for (path, what) in [("/a/", "without its last /"), ("/a%20b", "%25")] {
+        let object = ingress("shop", "app", "app.example.com", (path, "Prefix"), &[]);
+        let told = text(&portcullis(&["convert", "-"], &documents(&[object])).stderr);
+        assert!(told_of(&told, path).iter().any(|it| it.contains(what)), "{told}");
+    }
+}
+
+/// The paths that no route can have are closed with their host, of which nothing else is said.
+#[test]
+fn lines_are_about_what_is_there() {
+    let object =
+        ingress("shop", "app", "app.example.com", ("//admin", "Prefix"), &[("limit-connections", "0")]);
+    let told = text(&portcullis(&["convert", "-"], &documents(&[object])).stderr);
+    assert!(told.contains("CLOSED") && !told.contains("its backend is no Service"), "{told}");
+    assert!(told_of(&told, "limit-connections")[0].starts_with("not needed"), "{told}");
 }

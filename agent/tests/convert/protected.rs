@@ -43,33 +43,39 @@ data: {global-auth-url: "http://auth/verify", enable-modsecurity: "false"}
     assert!(!told.contains("enable-modsecurity") && !text(&converted.stdout).contains("name: old"), "{told}");
 }
 
-/// As ingress-nginx has it: the longest text takes a path, whosever it is, and of equal ones the
-/// segments.
+/// `ImplementationSpecific` is `Prefix` in ingress-nginx: of two, the older has the path.
 #[test]
-fn a_path_that_protects_takes_no_other_ones() {
-    let host = "shared.example.com";
-    let limited = [("limit-rps", "1000")];
+fn a_path_of_no_kind_is_a_prefix_of_segments() {
+    let (host, regex) = ("shared.example.com", "regex.example.com");
+    let denied = [("whitelist-source-range", "192.0.2.1")];
+    let specific = "ImplementationSpecific";
     let mut objects = vec![
-        ingress("a", "begin", host, ("/a", "ImplementationSpecific"), &limited),
-        ingress("a", "same", host, ("/shop", "ImplementationSpecific"), &limited),
-        ingress("z", "admin", host, ("/admin", "Prefix"), &[]),
-        ingress("z", "shop", host, ("/shop", "Prefix"), &[]),
+        ingress("a", "admin", host, ("/admin", specific), &denied),
+        ingress("a", "limit", host, ("/a", specific), &[("limit-rps", "1000")]),
+        ingress("a", "other", regex, ("/admin", specific), &denied),
+        ingress("z", "evil", host, ("/admin", "Prefix"), &[]),
+        ingress("z", "evil-too", regex, ("/admin", "Prefix"), &[]),
+        ingress("z", "expression", regex, ("/x(y)", specific), &[("use-regex", "true")]),
         ingress("z", "rest", host, ("/", "Prefix"), &[]),
     ];
-    let services = [("a", "begin"), ("a", "same"), ("z", "admin"), ("z", "shop"), ("z", "rest")];
-    objects.extend(services.map(|(namespace, name)| service(namespace, name)));
-    let agent = serve_input(&documents(&objects), &services.map(|(namespace, name)| (namespace, name, name)));
-    for (path, body) in [
-        ("/admin", "admin"),
-        ("/admin/x", "admin"),
-        ("/a", "begin"),
-        ("/abc", "begin"),
-        ("/shop/x", "shop"),
-        ("/shopping", "same"),
-        ("/x", "rest"),
+    let names = [("a", "admin"), ("a", "limit"), ("a", "other"), ("z", "evil"), ("z", "evil-too")];
+    let services = [&names[..], &[("z", "expression"), ("z", "rest")]].concat();
+    objects.extend(services.iter().map(|(namespace, name)| service(namespace, name)));
+    let services: Vec<_> = services.into_iter().map(|(namespace, name)| (namespace, name, name)).collect();
+    let agent = serve_input(&documents(&objects), &services);
+    for (host, path, end) in [
+        (host, "/a", "limit"),
+        (host, "/a/b", "limit"),
+        (host, "/abc", "rest"),
+        (host, "/adminx", "rest"),
+        (regex, "/xy", "expression"),
     ] {
         let answer = get(&agent, host, path, "");
-        assert!(answer.ends_with(body), "{path}: {answer}");
+        assert!(answer.ends_with(end), "{path}: {answer}");
+    }
+    for (host, path) in [(host, "/admin"), (host, "/admin/x"), (regex, "/admin"), (regex, "/admin/x")] {
+        let answer = get(&agent, host, path, "");
+        assert!(answer.starts_with("http/1.1 403 "), "{host}{path}: {answer}");
     }
 }
 
@@ -347,5 +353,159 @@ fn what_would_not_do_the_same_is_closed() {
         let line = told.lines().find(|line| line.contains(what)).unwrap_or_else(|| panic!("{what}: {told}"));
         assert!(line.contains("CLOSED"), "{line}");
         assert!(!text(&converted.stdout).contains("backendRefs"), "{what}: {}", text(&converted.stdout));
+    }
+}
+
+/// In a host of expressions, that of `/` is the implicit `/` first, which takes all.
+#[test]
+fn an_exact_root_takes_no_host_of_expressions() {
+    let host = "app.example.com";
+    let denied = [("whitelist-source-range", "192.0.2.1")];
+    let mut evil = ingress("zoo", "evil", host, ("/", "Exact"), &[("use-regex", "true")]);
+    let mut other = evil["spec"]["rules"][0]["http"]["paths"][0].clone();
+    (other["path"], other["pathType"]) = (json!("/zz9"), json!("Prefix"));
+    evil["spec"]["rules"][0]["http"]["paths"].as_array_mut().unwrap().push(other);
+    let objects = [
+        ingress("shop", "app", host, ("/", "Prefix"), &denied),
+        evil,
+        service("shop", "app"),
+        service("zoo", "evil"),
+    ];
+    let agent = serve_input(&documents(&objects), &[("shop", "app", "app"), ("zoo", "evil", "evil")]);
+    for path in ["/", "/secret"] {
+        let answer = get(&agent, host, path, "");
+        assert!(answer.starts_with("http/1.1 403 "), "{path}: {answer}");
+    }
+    assert!(get(&agent, host, "/zz9", "").ends_with("evil"));
+}
+
+/// As in ingress-nginx, that of a host is its first Ingress', and that of all hosts one without
+/// rules, of which neither expressions nor rewrites are.
+#[test]
+fn a_default_backend_takes_nothing_of_another() {
+    let denied = [("whitelist-source-range", "192.0.2.1"), ("rewrite-target", "/$1")];
+    let backend = |name: &str| json!({"service": {"name": name, "port": {"number": 80}}});
+    let mut all = ingress("shop", "all", "", ("/", "Prefix"), &denied);
+    all["spec"] = json!({"ingressClassName": "nginx", "defaultBackend": backend("all")});
+    let mut anywhere = ingress("zoo", "anywhere", "", ("/pub", "Exact"), &[]);
+    anywhere["metadata"]["creationTimestamp"] = json!("2020-01-01T00:00:00Z");
+    anywhere["spec"]["defaultBackend"] = backend("anywhere");
+    let app = ingress("bank", "app", "app.example.com", ("/a", "Prefix"), &denied[..1]);
+    let mut late = ingress("zoo", "late", "app.example.com", ("/b", "Prefix"), &[]);
+    late["spec"]["defaultBackend"] = backend("late");
+    let mut objects = vec![all, anywhere, app, late];
+    let services = [("shop", "all"), ("zoo", "anywhere"), ("bank", "app"), ("zoo", "late")];
+    objects.extend(services.map(|(namespace, name)| service(namespace, name)));
+    let input = documents(&objects);
+    let told = text(&portcullis(&["convert", "-"], &input).stderr);
+    for line in ["zoo/anywhere  spec.defaultBackend", "zoo/late      spec.defaultBackend"] {
+        assert!(told.contains(line), "{told}");
+    }
+    let agent = serve_input(&input, &services.map(|(namespace, name)| (namespace, name, name)));
+    for (host, path, end) in [
+        ("any.example.org", "/x", None),
+        ("any.example.org", "/public/secret", None),
+        ("any.example.org", "/pub", Some("anywhere")),
+        ("app.example.com", "/a", None),
+        ("app.example.com", "/b", Some("late")),
+        ("app.example.com", "/zzz", None),
+    ] {
+        let answer = get(&agent, host, path, "");
+        assert_eq!(end.is_none(), answer.starts_with("http/1.1 40"), "{host}{path}: {answer}");
+        assert!(end.is_none_or(|end| answer.ends_with(end)), "{host}{path}: {answer}");
+    }
+}
+
+#[test]
+fn what_protects_and_has_no_path_is_alarming() {
+    let open = ingress("shop", "app", "app.example.com", ("/", "Prefix"), &[]);
+    let denied = [("whitelist-source-range", "192.0.2.1")];
+    let taken = ingress("zoo", "taken", "app.example.com", ("/", "Prefix"), &denied);
+    let converted = portcullis(&["convert", "-"], &documents(&[open, taken]));
+    let told = text(&converted.stderr);
+    let line = told.lines().find(|line| line.contains("whitelist-source-range"));
+    assert!(line.is_some_and(|line| line.contains("UNPROTECTED")), "{told}");
+    assert_eq!(converted.status.code(), Some(1));
+}
+
+/// The fields may be a secret of theirs.
+#[test]
+fn fields_are_copied_of_no_other_namespace() {
+    let fields = [("custom-headers", "victim/settings")];
+    let object = ingress("zoo", "evil", "evil.example.com", ("/", "Prefix"), &fields);
+    let settings = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "settings", "namespace": "victim"},
+        "data": {"password": "hunter2"}});
+    let converted = portcullis(&["convert", "-"], &documents(&[object, settings]));
+    let (written, told) = (text(&converted.stdout), text(&converted.stderr));
+    assert!(!written.contains("hunter2") && told.contains("CLOSED"), "{written}{told}");
+}
+
+#[test]
+fn annotations_of_another_prefix_are_told_of() {
+    let mut object = ingress("shop", "app", "app.example.com", ("/", "Prefix"), &[]);
+    for name in ["custom.io/whitelist-source-range", "ingress.kubernetes.io/ssl-redirect", "custom.io/else"] {
+        object["metadata"]["annotations"][name] = json!("192.0.2.1");
+    }
+    let converted = portcullis(&["convert", "-"], &documents(&[object]));
+    let told = text(&converted.stderr);
+    let line = |name: &str| told.lines().find(|line| line.contains(name)).unwrap_or_default();
+    assert!(line("custom.io/whitelist-source-range").contains("UNPROTECTED"), "{told}");
+    assert!(line("ingress.kubernetes.io/ssl-redirect").contains("lost"), "{told}");
+    assert!(line("custom.io/else").is_empty(), "{told}");
+    assert_eq!(converted.status.code(), Some(1));
+}
+
+/// Such a host has no path, and a wider one has none of its requests.
+#[test]
+fn a_host_without_paths_is_of_no_wider_host() {
+    let wide = ingress("shop", "wide", "*.example.com", ("/", "Prefix"), &[]);
+    let mut none = ingress("zoo", "none", "other.example.net", ("/", "Prefix"), &[]);
+    none["spec"]["rules"].as_array_mut().unwrap().push(json!({"host": "x.example.com"}));
+    let objects = [wide, none, service("shop", "wide"), service("zoo", "none")];
+    let agent = serve_input(&documents(&objects), &[("shop", "wide", "wide"), ("zoo", "none", "none")]);
+    for (host, status) in [("x.example.com", 404), ("y.example.com", 200), ("other.example.net", 200)] {
+        let answer = get(&agent, host, "/", "");
+        assert!(answer.starts_with(&format!("http/1.1 {status}")), "{host}: {answer}");
+    }
+}
+
+/// Of expressions so many that no lengths keep their order, those of the namespace that brings
+/// them.
+#[test]
+fn many_expressions_close_those_who_bring_them() {
+    let host = "app.example.com";
+    let denied = [("whitelist-source-range", "192.0.2.1")];
+    for (count, is_closed) in [(200, false), (1100, true)] {
+        let app = ingress("shop", "app", host, ("/zzzzzzzz/admin", "Prefix"), &denied);
+        let mut evil = ingress("zoo", "evil", host, ("/", "Prefix"), &[("use-regex", "true")]);
+        let path = evil["spec"]["rules"][0]["http"]["paths"][0].clone();
+        let paths = (0..count).map(|number| {
+            let mut path = path.clone();
+            path["path"] = json!(format!("/(p{number:04})"));
+            path
+        });
+        evil["spec"]["rules"][0]["http"]["paths"] = paths.collect();
+        let converted = portcullis(&["convert", "-"], &documents(&[app, evil]));
+        let (written, told) = (text(&converted.stdout), text(&converted.stderr));
+        let closed: Vec<_> = told.lines().filter(|line| line.contains("  CLOSED ")).collect();
+        assert_eq!(!closed.is_empty(), is_closed, "{told}");
+        assert!(closed.iter().all(|line| line.starts_with("zoo/evil")), "{told}");
+        assert!(written.contains("backendRefs:\n    - name: app\n"), "{told}");
+    }
+}
+
+/// Expressions take a path in any case; of equal length, nginx asks the greater text first.
+#[test]
+fn a_path_in_another_case_takes_none_that_is_asked_before_it() {
+    let host = "app.example.com";
+    let denied = [("whitelist-source-range", "192.0.2.1")];
+    let mut evil = ingress("zoo", "evil", host, ("/Admin", "Prefix"), &[("use-regex", "true")]);
+    evil["metadata"]["creationTimestamp"] = json!("2020-01-01T00:00:00Z");
+    let app = ingress("shop", "app", host, ("/admin", "Prefix"), &denied);
+    let objects = [evil, app, service("zoo", "evil"), service("shop", "app")];
+    let agent = serve_input(&documents(&objects), &[("zoo", "evil", "evil"), ("shop", "app", "app")]);
+    for path in ["/admin", "/Admin/x"] {
+        let answer = get(&agent, host, path, "");
+        assert!(answer.starts_with("http/1.1 403 "), "{path}: {answer}");
     }
 }

@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::path::Path;
 
 use crate::support::{Agent, HTTP, backend};
-use crate::{input, portcullis, text};
+use crate::{documents, ingress, input, portcullis, service, text};
 
 /// An agent that serves what a case becomes, with backends that answer with names.
 fn serve(case: &str, services: &[(&str, &str, &'static str)]) -> Agent {
@@ -113,4 +113,16 @@ fn requests_without_tls_are_redirected() {
 fn what_cannot_be_translated_is_closed() {
     let agent = serve("snippet", &[("legacy", "portal", "portal")]);
     assert!(get(&agent, "digest.example.com", "/", "").starts_with("http/1.1 503"));
+}
+
+/// The annotations of a host's first Ingress are those of its implicit `/`.
+#[test]
+fn the_rest_of_a_host_is_redirected_as_its_first_ingress_is() {
+    let redirect = [("permanent-redirect", "https://new.example.org/")];
+    let old = ingress("shop", "old", "app.example.com", ("/old", "Prefix"), &redirect);
+    let agent = serve_input(&documents(&[old, service("shop", "old")]), &[]);
+    for path in ["/old", "/other"] {
+        let answer = get(&agent, "app.example.com", path, "");
+        assert!(answer.starts_with("http/1.1 301"), "{path}: {answer}");
+    }
 }

@@ -119,7 +119,14 @@ impl Reading<'_> {
 
     fn custom_headers(&mut self) {
         let Some(name) = self.get("custom-headers") else { return };
-        let (namespace, name) = name.split_once('/').unwrap_or((&self.ingress.namespace, name));
+        let own = self.ingress.namespace.as_str();
+        let (namespace, name) = name.split_once('/').unwrap_or((own, name));
+        if namespace != own {
+            return self.close(
+                "custom-headers",
+                format!("ConfigMaps of its own namespace only: copy {namespace}/{name} to {own}"),
+            );
+        }
         let fields = self.world.object("ConfigMap", namespace, name).and_then(|it| it["data"].as_object());
         let Some(fields) = fields else {
             return self.lost(
