@@ -52,20 +52,9 @@ pub use crate::core::stats::{
     AuthOutcome, BackendStats, BudgetStats, ExceededLimit, ExportStats, Forwarded, GatewayStats,
     HandshakeFailure, KeySetStats, ListenerStats, Mirrored, NotAdmitted, Stats, TraceStats,
 };
-pub use crate::http::edge::bare_host;
+pub use crate::http::edge::{bare_host, check_method};
 pub use crate::http::path::normalise as normalise_path;
 pub use crate::http::search_time::search_limit;
 pub use crate::proxy::{CORE_THREAD, Proxy, StartError};
 pub use crate::trace::span::Value as SpanValue;
 pub use crate::trace::watch::{WatchEnd, WatchedFor, WatchedPath, WatchedRequest, WatchedStep};
-
-/// Refuses the methods for which no route is asked, as the edge policy does.
-///
-/// # Errors
-/// The reason that the client is told.
-pub fn check_method(method: &::http::Method) -> Result<(), Reason> {
-    match *method {
-        ::http::Method::CONNECT | ::http::Method::TRACE => Err(Reason::Method),
-        _ => Ok(()),
-    }
-}

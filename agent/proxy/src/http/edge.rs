@@ -32,9 +32,7 @@ pub(crate) struct Target<'r> {
 
 /// Checks a request and normalises its target.
 pub(crate) fn admit<'r>(head: &'r impl Head, limits: &Limits) -> Result<Target<'r>, Reason> {
-    if matches!(*head.method(), Method::CONNECT | Method::TRACE) {
-        return Err(Reason::Method);
-    }
+    check_method(head.method())?;
     if head.path().len() + head.query().map_or(0, str::len) > limits.target_bytes as usize {
         return Err(Reason::TargetTooLong);
     }
@@ -45,6 +43,17 @@ pub(crate) fn admit<'r>(head: &'r impl Head, limits: &Limits) -> Result<Target<'
         return Err(Reason::Options);
     }
     Ok(Target { host, path: path::normalise(head.path())?, fields })
+}
+
+/// Refuses the methods for which no route is asked.
+///
+/// # Errors
+/// The reason that the client is told.
+pub fn check_method(method: &Method) -> Result<(), Reason> {
+    match *method {
+        Method::CONNECT | Method::TRACE => Err(Reason::Method),
+        _ => Ok(()),
+    }
 }
 
 /// Checks the size of a request that was let in by the limits of its listener.
