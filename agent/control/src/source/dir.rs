@@ -216,7 +216,7 @@ impl Directory {
         let owned = path.to_owned();
         match disk::read(path, self.max_file_size) {
             Err(ReadError::InFlux) => Some(Look::Unconfirmed(owned)),
-            Err(ReadError::Gone) if !known => None,
+            Err(ReadError::Gone) if !known || disk::is_below_link_to_nothing(path) => None,
             Err(ReadError::Gone | ReadError::ToNothing) if !self.unconfirmed.contains(path) => {
                 Some(Look::Unconfirmed(owned))
             }

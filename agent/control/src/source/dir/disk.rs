@@ -181,6 +181,11 @@ pub(crate) fn read(path: &Path, limit: u64) -> Result<(Stamp, String), ReadError
     Ok((stamp, text))
 }
 
+/// True if one of the directories that a file was read through is such a link.
+pub(crate) fn is_below_link_to_nothing(path: &Path) -> bool {
+    path.ancestors().skip(1).any(|path| path.is_symlink() && !path.exists())
+}
+
 /// A link that leads nowhere was not removed: somewhere else, something is missing.
 fn absent(path: &Path, error: io::Error) -> ReadError {
     if error.kind() == io::ErrorKind::NotFound && path.is_symlink() {
