@@ -25,7 +25,7 @@ const HOP_BY_HOP: KnownFields = KnownFields::all_of(&[
     KnownField::ProxyConnection,
     KnownField::Http2Settings,
 ]);
-/// What clients say of themselves, unless it is proxies that are believed.
+/// Statements of clients about themselves, unless it is proxies that are believed.
 const CLAIMS: KnownFields = KnownFields::all_of(&[KnownField::Claim]).with(NEVER_PASSED);
 /// `Forwarded` (RFC 7239) passes proxies that do not know it, and so do fields about clients'
 /// certificates: backends may only believe them if they have them from us.
