@@ -181,7 +181,7 @@ pub(crate) fn read(path: &Path, limit: u64) -> Result<(Stamp, String), ReadError
     Ok((stamp, text))
 }
 
-/// True if one of the directories that a file was read through is such a link.
+/// True if one of the directories that a file was read through is a link to nothing.
 pub(crate) fn is_below_link_to_nothing(path: &Path) -> bool {
     path.ancestors().skip(1).any(|path| path.is_symlink() && !path.exists())
 }
