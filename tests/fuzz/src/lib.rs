@@ -6,14 +6,20 @@
 
 mod accept_encoding;
 mod auth_answers;
+mod backend_frames;
 mod chunked_body;
+mod client_certificates;
+mod client_frames;
 mod client_hello;
 mod credentials;
 mod dns_answers;
 mod fields;
 mod forwarded_for;
+mod frames;
+mod grpc_timeout;
 mod grpc_web;
 mod hand_over;
+mod health_answers;
 mod http1_requests;
 mod http1_response;
 mod key_files;
@@ -25,6 +31,7 @@ mod packet;
 mod path;
 mod proxy_header;
 mod route_match;
+mod sessions;
 mod tokens;
 mod traceparent;
 mod upgrade;
@@ -41,13 +48,18 @@ pub struct Target {
 pub const TARGETS: &[Target] = &[
     Target { name: "accept_encoding", run: accept_encoding::run },
     Target { name: "auth_answers", run: auth_answers::run },
+    Target { name: "backend_frames", run: backend_frames::run },
     Target { name: "chunked_body", run: chunked_body::run },
+    Target { name: "client_certificates", run: client_certificates::run },
+    Target { name: "client_frames", run: client_frames::run },
     Target { name: "client_hello", run: client_hello::run },
     Target { name: "credentials", run: credentials::run },
     Target { name: "dns_answers", run: dns_answers::run },
     Target { name: "forwarded_for", run: forwarded_for::run },
+    Target { name: "grpc_timeout", run: grpc_timeout::run },
     Target { name: "grpc_web", run: grpc_web::run },
     Target { name: "hand_over", run: hand_over::run },
+    Target { name: "health_answers", run: health_answers::run },
     Target { name: "http1_requests", run: http1_requests::run },
     Target { name: "http1_response", run: http1_response::run },
     Target { name: "key_files", run: key_files::run },
@@ -58,6 +70,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "path", run: path::run },
     Target { name: "proxy_header", run: proxy_header::run },
     Target { name: "route_match", run: route_match::run },
+    Target { name: "sessions", run: sessions::run },
     Target { name: "tokens", run: tokens::run },
     Target { name: "traceparent", run: traceparent::run },
     Target { name: "upgrade", run: upgrade::run },

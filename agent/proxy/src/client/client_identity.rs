@@ -87,7 +87,7 @@ fn bytes(certificate: &CertificateDer<'_>) -> String {
 
 /// An element of `X-Forwarded-Client-Cert`: the SHA-256 of the certificate, its subject, and those
 /// of its names that are URIs or names of hosts. `None` if it cannot be read.
-fn forwarded(certificate: &CertificateDer<'_>) -> Option<String> {
+pub(crate) fn forwarded(certificate: &CertificateDer<'_>) -> Option<String> {
     let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
     let mut element = String::from("Hash=");
     for byte in digest(&SHA256, certificate).as_ref() {

@@ -67,7 +67,7 @@ pub(crate) fn deadline_exceeded<B: Into<Bytes>>() -> Frame<B> {
 }
 
 /// `None` if it is malformed: then it is the backend's to judge.
-fn duration(value: &[u8]) -> Option<Duration> {
+pub(crate) fn duration(value: &[u8]) -> Option<Duration> {
     let (unit, digits) = value.split_last()?;
     if digits.is_empty() || digits.len() > DIGITS {
         return None;
@@ -88,7 +88,7 @@ fn duration(value: &[u8]) -> Option<Duration> {
 }
 
 /// In the smallest unit in which it has no more digits than it may.
-fn timeout(limit: Duration) -> Option<HeaderValue> {
+pub(crate) fn timeout(limit: Duration) -> Option<HeaderValue> {
     let most = 10_u128.pow(u32::try_from(DIGITS).ok()?) - 1;
     let units = [(limit.as_millis(), 'm'), (u128::from(limit.as_secs()), 'S')];
     let (number, unit) = units.into_iter().find(|(number, _)| *number <= most)?;

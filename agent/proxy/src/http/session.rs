@@ -3,6 +3,9 @@
 //! about endpoints, no client can make one, and any agent continues what another began. What it
 //! says is a wish all the same: only endpoints that the rule has now are asked.
 
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing;
+
 use std::cell::RefCell;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::rc::Rc;

@@ -6,7 +6,7 @@ pub(crate) mod budget;
 pub(crate) mod checks;
 pub(crate) mod endpoint;
 pub(crate) mod places;
-mod probe;
+pub(crate) mod probe;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::SocketAddr;

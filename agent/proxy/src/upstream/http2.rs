@@ -5,7 +5,7 @@
 mod body;
 mod sending;
 mod tunnel;
-mod wire;
+pub(crate) mod wire;
 
 use std::cell::Cell;
 use std::future::poll_fn;

@@ -160,7 +160,7 @@ async fn over_http1(
 }
 
 /// The size of a response's head, and its status; `None` if there is more of it to come.
-fn head(bytes: &[u8]) -> Result<Option<(usize, StatusCode)>, String> {
+pub(crate) fn head(bytes: &[u8]) -> Result<Option<(usize, StatusCode)>, String> {
     let mut fields = [httparse::EMPTY_HEADER; FIELDS];
     let mut response = httparse::Response::new(&mut fields);
     let parsed = response.parse(bytes).map_err(|error| format!("it sent no HTTP: {error}"))?;
@@ -217,7 +217,12 @@ async fn serving_status(response: Response<h2::RecvStream>) -> Result<(), String
     if let Ok(Some(trailers)) = body.trailers().await {
         check_status(&trailers)?;
     }
-    let message = read.get(GRPC_PREFIX..).map(HealthCheckResponse::decode);
+    judge(&read)
+}
+
+/// The word of the one message of a body.
+pub(crate) fn judge(body: &[u8]) -> Result<(), String> {
+    let message = body.get(GRPC_PREFIX..).map(HealthCheckResponse::decode);
     match message {
         Some(Ok(message)) if message.status() == ServingStatus::Serving => Ok(()),
         Some(Ok(message)) => Err(format!("it says {:?}", message.status())),

@@ -4,6 +4,8 @@
 //! all windows for the largest there are, what it says of them to the backend is replaced or left
 //! out, and a backend that sends more than it may is stopped.
 
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing;
 #[cfg(test)]
 mod tests;
 
