@@ -206,6 +206,9 @@ impl Framing {
             return Err(Malformed::NotHttp);
         }
         let line = line.strip_suffix(b"\r\n").ok_or(Malformed::Line)?;
+        if self.state != State::Head && line.len() > CHUNK_LINE {
+            return Err(Malformed::Line);
+        }
         match self.state {
             State::Head if line.is_empty() => {
                 let head = std::mem::take(&mut self.head);
@@ -415,6 +418,8 @@ mod tests {
             assert!(matches!(verdict, Err(Violation::Body(at)) if at >= head.len()), "{body:?}: {verdict:?}");
         }
         let extension = format!("{head}2;{}", "x".repeat(CHUNK_LINE));
-        assert_eq!(follow(&extension).0, Err(Violation::Body(head.len())));
+        for end in ["", "\r\n"] {
+            assert_eq!(follow(&format!("{extension}{end}")).0, Err(Violation::Body(head.len())), "{end:?}");
+        }
     }
 }
