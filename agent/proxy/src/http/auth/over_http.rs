@@ -6,6 +6,7 @@ use portcullis_model::{FieldNames, HttpAuth};
 use crate::core::origin;
 use crate::http::auth::{Consent, Question, Verdict};
 use crate::http::change::{self, Change};
+use crate::http::headers::named_by_connection;
 use crate::upstream::attempt::UpstreamResponse;
 
 /// The question, without its body. `None` if the path cannot be asked about.
@@ -68,8 +69,11 @@ fn changes(allowed: &FieldNames, answer: &HeaderMap) -> Vec<Change> {
     match allowed {
         FieldNames::Only(names) => names.iter().flat_map(|name| Change::set(name, values(name))).collect(),
         FieldNames::All => {
-            let names = answer.keys();
-            let names = names.filter(|name| !change::is_own(*name) && !name.as_str().starts_with("content-"));
+            let of_connection = named_by_connection(answer);
+            let is_left_out = |name: &HeaderName| {
+                change::is_own(name) || of_connection.contains(name) || name.as_str().starts_with("content-")
+            };
+            let names = answer.keys().filter(|name| !is_left_out(name));
             names.flat_map(|name| Change::set(name, values(name))).collect()
         }
     }
@@ -78,6 +82,21 @@ fn changes(allowed: &FieldNames, answer: &HeaderMap) -> Vec<Change> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn fields_of_the_answers_connection_go_no_further() {
+        let fields = [("x-user", "ann"), ("connection", "x-hop"), ("x-hop", "1"), ("content-type", "a/b")];
+        let fields =
+            fields.map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)));
+        let mut request = HeaderMap::new();
+        for change in changes(&FieldNames::All, &HeaderMap::from_iter(fields)) {
+            change.apply(&mut request);
+        }
+        assert_eq!(
+            request,
+            HeaderMap::from_iter([(HeaderName::from_static("x-user"), HeaderValue::from_static("ann"))])
+        );
+    }
 
     #[test]
     fn services_are_told_of_certificates_and_of_no_connection() {
