@@ -5,6 +5,7 @@ use std::convert::Infallible;
 use std::rc::Rc;
 
 use http::{HeaderValue, Request, StatusCode, Version, header};
+use http_body::Body as _;
 use hyper::body::Incoming;
 
 use crate::client::clients::Client;
@@ -51,8 +52,16 @@ impl Service {
     ) -> impl Future<Output = Result<Response, Infallible>> {
         self.router.counters.http1_by_library.increment();
         let exchange = Exchange::begin(&client);
+        let version = request.version();
         let outgoing = Outgoing::new(request, client.limits(), &client.progress.untaken, &client.windows);
-        async move { Ok(self.respond(&client, exchange, outgoing).await) }
+        async move {
+            let mut response = self.respond(&client, exchange, outgoing).await;
+            // The library would say that the connection stays, and end the body with it.
+            if version == Version::HTTP_10 && response.body().size_hint().exact().is_none() {
+                close(&mut response);
+            }
+            Ok(response)
+        }
     }
 
     pub(crate) async fn respond(
@@ -75,6 +84,8 @@ impl Service {
         request: &mut Routed<'_>,
     ) -> Response {
         let is_connect = websocket::is_extended_connect(&outgoing.parts);
+        let expects =
+            outgoing.parts.version < Version::HTTP_2 && outgoing.parts.headers.contains_key(header::EXPECT);
         // Messages of gRPC come and are taken whenever the application likes.
         if request.is_grpc() {
             exchange.take_any_time();
@@ -101,6 +112,9 @@ impl Service {
                 }
                 Err(refusal) => {
                     let mut response = self.refuse(client, request, exchange, refusal);
+                    if expects {
+                        close(&mut response);
+                    }
                     if is_connect && response.status().is_success() {
                         *response.status_mut() = StatusCode::NOT_IMPLEMENTED;
                     }
@@ -128,12 +142,21 @@ impl Service {
                 if let Some(negotiated) = negotiated {
                     self.compress(&negotiated, request, &mut response);
                 }
+                // "MUST NOT send a Content-Length header field in any response with a status code
+                // of … 204" (RFC 9110 section 8.6).
+                if response.status() == StatusCode::NO_CONTENT {
+                    response.headers_mut().remove(header::CONTENT_LENGTH);
+                }
                 let head = (response.status(), Extent::Begun);
                 let record = self.router.forwarded(&mut exchange, request, head, endpoint);
                 response.map(|content| Body::new(content, exchange, record))
             }
             Err((answer, record)) => {
                 let mut response = answer.map(|text| Body::new(text.into(), exchange, record));
+                // The library ends a connection whose client was not told to continue.
+                if expects {
+                    close(&mut response);
+                }
                 // A success would open a tunnel that leads nowhere.
                 if is_connect && response.status().is_success() {
                     *response.status_mut() = StatusCode::NOT_IMPLEMENTED;
@@ -252,6 +275,11 @@ fn limit_body(request: &mut Routed<'_>, outgoing: &mut Outgoing) {
 /// Tells a client that is to come again on another connection.
 fn finish(client: &Client, response: &mut Response) {
     if client.is_last_response() && response.status() != StatusCode::SWITCHING_PROTOCOLS {
-        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        close(response);
     }
+}
+
+/// Says that the connection ends with this response.
+fn close(response: &mut Response) {
+    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
 }
