@@ -26,6 +26,11 @@ pub(crate) trait Head {
     fn query(&self) -> Option<&str>;
     fn fields(&self) -> &Self::Fields;
 
+    /// False if the target has a query alone: its path is `/`, and of HTTP/2 it is malformed.
+    fn says_path(&self) -> bool {
+        true
+    }
+
     /// A copy of path and query, for when the request is gone. `None` if the target has neither.
     fn target(&self) -> Option<PathAndQuery> {
         match self.query() {
@@ -230,8 +235,13 @@ impl Head for Parts {
         &self.headers
     }
 
+    fn says_path(&self) -> bool {
+        self.uri.path_and_query().is_none_or(|target| !target.as_str().starts_with('?'))
+    }
+
     fn target(&self) -> Option<PathAndQuery> {
-        self.uri.path_and_query().cloned()
+        let target = self.uri.path_and_query()?;
+        if self.says_path() { Some(target.clone()) } else { format!("/{}", target.as_str()).parse().ok() }
     }
 }
 

@@ -37,6 +37,10 @@ pub(crate) fn admit<'r>(head: &'r impl Head, limits: &Limits) -> Result<Target<'
         return Err(Reason::TargetTooLong);
     }
     let fields = check_fields(head.version(), head.fields(), limits)?;
+    // It MUST start with "/" (RFC 9113 section 8.3.1).
+    if head.version() == Version::HTTP_2 && !head.says_path() {
+        return Err(Reason::Malformed);
+    }
     let host = host(head)?;
     // A question to the server as a whole (RFC 9110 section 9.3.7), which is not on any route.
     if *head.method() == Method::OPTIONS && head.path() == "*" {
@@ -279,6 +283,20 @@ mod tests {
             assert_eq!(ask(Version::HTTP_2), is_padded.then_some(Reason::Malformed), "{value:?}");
             assert_eq!(ask(Version::HTTP_11), None, "{value:?}");
         }
+    }
+
+    /// Of the HTTP library, which takes it for one with a path.
+    #[test]
+    fn a_target_without_a_path_is_none_of_http_2() {
+        let ask = |version, target: &str| {
+            let request = http::Request::get(target).version(version).header(header::HOST, "a.com");
+            let (parts, ()) = request.body(()).unwrap().into_parts();
+            admit(&parts, &Limits::default()).map(|target| target.path.into_owned())
+        };
+        assert_eq!(ask(Version::HTTP_2, "http://a.com?b"), Err(Reason::Malformed));
+        assert_eq!(ask(Version::HTTP_2, "http://a.com/?b"), Ok("/".to_owned()));
+        assert_eq!(ask(Version::HTTP_2, "http://a.com"), Ok("/".to_owned()));
+        assert_eq!(ask(Version::HTTP_11, "http://a.com?b"), Ok("/".to_owned()));
     }
 
     #[test]

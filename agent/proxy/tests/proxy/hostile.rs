@@ -195,6 +195,7 @@ async fn what_is_odd_but_clear_is_served() {
         ("empty line first", "\r\nGET /a HTTP/1.1\r\nhost: a\r\n\r\n", "GET /a"),
         ("absolute form wins", "GET http://b/a HTTP/1.1\r\nhost: a\r\n\r\n", "host: b"),
         ("absolute form", "GET http://b HTTP/1.1\r\nhost: a\r\n\r\n", "GET /\n"),
+        ("absolute form without a path", "GET http://b?x=/y HTTP/1.1\r\nhost: a\r\n\r\n", "GET /?x=/y\n"),
         ("HTTP/1.0 without Host", "GET /a HTTP/1.0\r\n\r\n", "GET /a"),
         (
             "h2c is not spoken of",
@@ -208,6 +209,16 @@ async fn what_is_odd_but_clear_is_served() {
     let two = "POST /1 HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n3;x=y\r\na\nb\r\n0\r\n\r\nGET /2 HTTP/1.1\r\nhost: a\r\n\r\n";
     let answer = raw(world.plain, two.as_bytes()).await;
     assert!(answer.contains("POST /1") && answer.contains("GET /2"), "pipelined: {answer}");
+}
+
+/// The client sends no body that it was not told to send.
+#[tokio::test]
+async fn an_answer_in_place_of_continue_says_that_the_connection_ends() {
+    let (world, _origin) = World::echo(vec![rule()]).await;
+    let request = "TRACE / HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\ncontent-length: 3\r\n\r\n";
+    let answer = raw(world.plain, request.as_bytes()).await;
+    assert_eq!(status(&answer), "405", "{answer}");
+    assert!(answer.contains("\r\nconnection: close\r\n"), "{answer}");
 }
 
 #[tokio::test]
