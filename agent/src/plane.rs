@@ -416,6 +416,7 @@ pub(crate) const READING: Reading = Reading {
     host: |authority| portcullis_proxy::bare_host(authority).map_err(early_answer),
     path: |path| portcullis_proxy::normalise_path(path).map_err(early_answer),
     method: |method| portcullis_proxy::check_method(method).map_err(early_answer),
+    sees: portcullis_proxy::is_seen,
     search: || Search {
         permits: portcullis_proxy::search_limit(),
         over: early_answer(Reason::SlowExpressions),

@@ -34,6 +34,7 @@ const READING: Reading = Reading {
     host: |authority| portcullis_proxy::bare_host(authority).map_err(early_answer),
     path: |path| portcullis_proxy::normalise_path(path).map_err(early_answer),
     method: |method| portcullis_proxy::check_method(method).map_err(early_answer),
+    sees: portcullis_proxy::is_seen,
     search: || Search {
         permits: portcullis_proxy::search_limit(),
         over: early_answer(Reason::SlowExpressions),
@@ -287,11 +288,43 @@ fn paths_are_read_as_the_data_plane_reads_them() {
 
 #[test]
 fn methods_that_no_route_is_asked_for_are_refused() {
-    for method in ["TRACE", "connect"] {
+    for method in ["TRACE", "CONNECT"] {
         let text = ask("http://www.shop.example:8080/cart", method, &[]);
         assert!(text.contains("answer    405: ") && !text.contains("\nrule "), "{method}: {text}");
     }
-    assert!(ask("http://www.shop.example:8080/cart", "OPTIONS", &[]).contains("\nrule "));
+    // Small letters are of another method.
+    for method in ["OPTIONS", "trace"] {
+        assert!(ask("http://www.shop.example:8080/cart", method, &[]).contains("\nrule "), "{method}");
+    }
+}
+
+/// Crumbs of a cookie are one field, and nothing that a client says of its certificate is seen.
+#[test]
+fn fields_are_read_as_the_data_plane_reads_them() {
+    let snapshot = snapshot_of(
+        "fields.yaml",
+        "apiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\nmetadata: {name: g}\nspec:\n  \
+         gatewayClassName: portcullis\n  addresses: [{value: 127.0.0.1}]\n  listeners: [{name: http, port: 80, protocol: HTTP}]\n---\n\
+         apiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\nmetadata: {name: r}\nspec:\n  \
+         parentRefs: [{name: g}]\n  rules:\n  - matches:\n    \
+         - headers: [{name: cookie, value: 'a=1; b=2'}]\n    \
+         - headers: [{name: ssl-client-verify, value: SUCCESS}]\n    \
+         - {method: GET, path: {value: /get}}\n",
+    );
+    let answer = |path: &str, method: &str, headers: &[&str]| {
+        explain_in(&snapshot, &format!("http://a.example{path}"), method, headers).text(Look::default())
+    };
+    let takes = |text: &str| text.contains("\nrule      HTTPRoute default/r rule 0");
+    for (path, method, headers, is_taken) in [
+        ("/", "GET", &["Cookie: a=1", "cookie: b=2"][..], true),
+        ("/", "GET", &["Cookie: a=1,b=2"], false),
+        ("/", "GET", &["SSL-Client-Verify: SUCCESS"], false),
+        ("/get", "GET", &[], true),
+        ("/get", "get", &[], false),
+    ] {
+        let text = answer(path, method, headers);
+        assert_eq!(takes(&text), is_taken, "{method} {path} {headers:?}: {text}");
+    }
 }
 
 #[test]

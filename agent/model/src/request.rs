@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 
-use http::{HeaderName, Method};
+use http::{HeaderName, Method, header};
 
 /// A parsed, normalised request head. Implementations may cache what they parse (the query, for
 /// example).
@@ -13,7 +13,7 @@ pub trait RequestHead {
     fn host(&self) -> &str;
     /// Absolute path without query, normalised once: what is matched is what is forwarded.
     fn path(&self) -> &str;
-    /// The value of a header field; repeated fields are joined by `,` (RFC 9110 section 5.3).
+    /// The value of a header field; repeated ones are joined by their [`separator`].
     fn header(&self, name: &HeaderName) -> Option<Cow<'_, [u8]>>;
     /// The first value of a query parameter, percent-decoded.
     fn query_param(&self, name: &str) -> Option<Cow<'_, str>>;
@@ -23,4 +23,11 @@ pub trait RequestHead {
     fn may_search(&self, _bytes: usize) -> bool {
         true
     }
+}
+
+/// Between the values of a field that is repeated (RFC 9110 section 5.3). Cookies, which clients of
+/// HTTP/2 may send in crumbs, are put together as clients of HTTP/1 send them (RFC 9113 section
+/// 8.2.3).
+pub fn separator(name: &HeaderName) -> &'static str {
+    if *name == header::COOKIE { "; " } else { "," }
 }

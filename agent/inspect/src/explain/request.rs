@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 
-use http::{Method, Uri};
-use portcullis_model::{FrontendKey, L4Protocol, PortKey, RequestHead};
+use http::{HeaderName, Method, Uri};
+use portcullis_model::{FrontendKey, L4Protocol, PortKey, RequestHead, separator};
 use serde::{Deserialize, Serialize};
 
 /// A request to explain, or a connection.
@@ -55,6 +55,8 @@ pub struct Reading {
     pub host: ReadPart,
     pub path: ReadPart,
     pub method: fn(&Method) -> Result<(), EarlyAnswer>,
+    /// True unless rules see no such field of any client, or of a proxy that is believed.
+    pub sees: fn(&HeaderName) -> bool,
     pub search: fn() -> Search,
     /// The answer to header fields that are too many or too long.
     pub fields: fn() -> EarlyAnswer,
@@ -131,8 +133,8 @@ impl Request {
         let url_host = uri.host().unwrap_or_default().to_ascii_lowercase();
         let address: Option<IpAddr> = url_host.trim_matches(['[', ']']).parse().ok();
         let headers = headers(&question.headers)?;
-        let method = question.method.to_ascii_uppercase().parse();
-        let method: Method = method.map_err(|_| QuestionError::Method(question.method.clone()))?;
+        let method: Method =
+            question.method.parse().map_err(|_| QuestionError::Method(question.method.clone()))?;
         let host = (reading.host)(headers.get("host").map_or(authority, String::as_str));
         let path = host.as_ref().map_err(|refused| *refused).and_then(|_| (reading.path)(uri.path()));
         Ok(Self {
@@ -259,11 +261,13 @@ impl Scheme {
 fn headers(lines: &[String]) -> Result<BTreeMap<String, String>, QuestionError> {
     let mut headers = BTreeMap::<String, String>::new();
     for line in lines {
-        let (name, value) = line.split_once(':').ok_or_else(|| QuestionError::Header(line.clone()))?;
+        let unreadable = || QuestionError::Header(line.clone());
+        let (name, value) = line.split_once(':').ok_or_else(unreadable)?;
+        let name: HeaderName = name.trim().parse().map_err(|_| unreadable())?;
         let value = value.trim().to_owned();
         headers
-            .entry(name.trim().to_ascii_lowercase())
-            .and_modify(|before| *before = format!("{before},{value}"))
+            .entry(name.as_str().to_owned())
+            .and_modify(|before| *before = [before, separator(&name), &value].concat())
             .or_insert(value);
     }
     Ok(headers)
@@ -332,8 +336,9 @@ impl RequestHead for Request {
         self.path.as_deref().unwrap_or("/")
     }
 
-    fn header(&self, name: &http::HeaderName) -> Option<Cow<'_, [u8]>> {
-        self.headers.get(name.as_str()).map(|value| Cow::Borrowed(value.as_bytes()))
+    fn header(&self, name: &HeaderName) -> Option<Cow<'_, [u8]>> {
+        let value = self.headers.get(name.as_str()).filter(|_| (self.reading.sees)(name));
+        value.map(|value| Cow::Borrowed(value.as_bytes()))
     }
 
     fn query_param(&self, name: &str) -> Option<Cow<'_, str>> {

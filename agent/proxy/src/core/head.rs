@@ -6,10 +6,13 @@
 pub(crate) mod plain;
 pub(crate) mod spans;
 
+use std::borrow::Cow;
+
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::uri::PathAndQuery;
 use http::{Method, Version};
+use portcullis_model::separator;
 
 use crate::core::origin::{self, Claim};
 
@@ -198,6 +201,14 @@ pub(crate) fn write_fields(fields: &impl Fields, out: &mut Vec<u8>) {
         out.extend_from_slice(value);
         out.extend_from_slice(b"\r\n");
     }
+}
+
+/// The values of a field as one.
+pub(crate) fn joined<'f>(fields: &'f impl Fields, name: &HeaderName) -> Option<Cow<'f, [u8]>> {
+    let separator = separator(name).as_bytes();
+    let mut values = fields.get_all(name);
+    let first = values.next()?;
+    Some(values.fold(Cow::Borrowed(first), |all, value| Cow::Owned([&all, separator, value].concat())))
 }
 
 /// "A field value MUST NOT start or end with an ASCII whitespace character" (RFC 9113 section

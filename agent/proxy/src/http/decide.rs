@@ -148,9 +148,9 @@ fn route<'s>(
     circumstances: Circumstances<'_>,
     head: &impl Head,
 ) -> Decision<'s> {
-    let request = RoutedHead::new(head, head.method(), target);
+    let request = RoutedHead::new(head, head.method(), target).of(circumstances.connected);
     if let Some(asked) = Preflight::of(head)
-        && let Some(decision) = preflight(routes, &request, asked, circumstances.judge)
+        && let Some(decision) = preflight(routes, &request, asked, circumstances)
     {
         return decision;
     }
@@ -310,10 +310,10 @@ fn preflight<'s>(
     routes: &'s RouteTable,
     request: &RoutedHead<'_, impl Head>,
     asked: Preflight,
-    judge: Judge<'_>,
+    Circumstances { judge, connected, .. }: Circumstances<'_>,
 ) -> Option<Decision<'s>> {
     let (head, target) = (request.head, request.target);
-    let announced = RoutedHead::new(head, &asked.method, target);
+    let announced = RoutedHead::new(head, &asked.method, target).of(connected);
     let found = routes.find(&announced).and_then(cors);
     if announced.search.is_over() {
         return Some(slow(&announced));

@@ -134,7 +134,7 @@ pub(crate) fn announce_upgrade(fields: &mut impl FieldsMut, protocol: &HeaderVal
 }
 
 /// The names that `Connection` lists.
-fn named_by_connection(fields: &impl Fields) -> Vec<HeaderName> {
+pub(crate) fn named_by_connection(fields: &impl Fields) -> Vec<HeaderName> {
     let values = fields.get_all(&header::CONNECTION).filter(|value| value.is_ascii());
     let names = values.flat_map(|value| value.split(|byte| *byte == b','));
     names.filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok()).collect()
@@ -162,6 +162,17 @@ pub(crate) fn forwarded(
         fields.insert(X_FORWARDED_HOST, client.host.clone());
     }
     fields.insert(X_FORWARDED_FOR, chain.unwrap_or_else(|| client.address.clone()));
+}
+
+/// True if rules see such a field of a client that is believed: those that backends get as they
+/// came.
+pub fn is_seen(name: &HeaderName) -> bool {
+    KnownField::of(name.as_str().as_bytes()).is_none_or(|known| !NEVER_PASSED.has(known))
+}
+
+/// True for what is said of a client, which rules see only if it is believed.
+pub(crate) fn is_claim(name: &HeaderName) -> bool {
+    KnownField::of(name.as_str().as_bytes()) == Some(KnownField::Claim)
 }
 
 /// Drops what the client claims about itself. With a `chain` of addresses it is trusted proxies

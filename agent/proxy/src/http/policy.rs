@@ -8,7 +8,7 @@ use std::sync::Arc;
 use http::header;
 use portcullis_model::{Access, Believer, PolicyState, Protection, RateKey, TrafficPolicy};
 
-use crate::core::head::Fields;
+use crate::core::head::{Fields, joined};
 use crate::core::reason::Reason;
 use crate::http::rate_limit::{Exhausted, RateLimits};
 use crate::http::sender::Sender;
@@ -59,7 +59,7 @@ pub(crate) fn admit(
         RateKey::ClientAddress => sender.address(believer, fields).map(network).unwrap_or_default(),
         // The field is one of the places where a host is named; HTTP/2 has another.
         RateKey::Header(header::HOST) => host.as_bytes().to_vec(),
-        RateKey::Header(name) => fields.get_all(name).collect::<Vec<_>>().join(&b','),
+        RateKey::Header(name) => joined(fields, name).unwrap_or_default().into_owned(),
     };
     limits.take(policy, key).map_err(Refused::Exhausted)
 }

@@ -3,12 +3,13 @@
 //! precedes the address that the first of them has added. Nothing here depends on the parser that
 //! the fields come from.
 
+use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
 
 use http::header::{HeaderName, HeaderValue};
 use portcullis_model::{Believer, ListedClients, TrustedProxies};
 
-use crate::core::head::Fields;
+use crate::core::head::{Fields, joined};
 
 pub(crate) const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
@@ -75,7 +76,7 @@ pub(crate) fn client(fields: &impl Fields, proxies: &TrustedProxies, peer: IpAdd
     if proxies.are_none() {
         return Some(peer);
     }
-    match listed(&joined(fields), proxies, peer).last() {
+    match listed(&addresses(fields), proxies, peer).last() {
         Some(listed) => address(listed),
         // It came past them.
         None => Some(peer),
@@ -93,8 +94,8 @@ pub(crate) fn chain(
     if proxies.are_none() {
         return None;
     }
-    let joined = joined(fields);
-    let mut chain: Vec<_> = listed(&joined, proxies, peer).collect();
+    let addresses = addresses(fields);
+    let mut chain: Vec<_> = listed(&addresses, proxies, peer).collect();
     if chain.is_empty() {
         return None;
     }
@@ -108,13 +109,13 @@ pub(crate) fn first(chain: &HeaderValue) -> Option<IpAddr> {
     chain.as_bytes().split(|byte| *byte == b',').next().and_then(|first| address(first.trim_ascii()))
 }
 
-fn joined(fields: &impl Fields) -> Vec<u8> {
-    fields.get_all(&X_FORWARDED_FOR).collect::<Vec<_>>().join(&b',')
+fn addresses(fields: &impl Fields) -> Cow<'_, [u8]> {
+    joined(fields, &X_FORWARDED_FOR).unwrap_or_default()
 }
 
 /// The addresses that believed proxies list, that of the nearest proxy first, the client's last.
-fn listed<'f>(joined: &'f [u8], proxies: &TrustedProxies, peer: IpAddr) -> impl Iterator<Item = &'f [u8]> {
-    let listed = joined.rsplit(|byte| *byte == b',').map(<[u8]>::trim_ascii).filter(|it| !it.is_empty());
+fn listed<'f>(addresses: &'f [u8], proxies: &TrustedProxies, peer: IpAddr) -> impl Iterator<Item = &'f [u8]> {
+    let listed = addresses.rsplit(|byte| *byte == b',').map(<[u8]>::trim_ascii).filter(|it| !it.is_empty());
     let most = match proxies {
         TrustedProxies::Hops(hops) => *hops,
         TrustedProxies::Ranges(_) => MOST_PROXIES,

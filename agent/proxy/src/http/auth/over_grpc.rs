@@ -18,6 +18,7 @@ use super::ext_authz::{
     HeaderValueOption, HttpRequest, OkHttpResponse, Peer, SocketAddress,
 };
 use super::{Consent, QueryEdit, Question, Verdict, ext_authz};
+use crate::core::head::joined;
 use crate::core::window::Windows;
 use crate::http::change::{self, Change};
 use crate::upstream::attempt::UpstreamResponse;
@@ -67,10 +68,8 @@ fn check(names: &FieldNames, question: &Question<'_>) -> CheckRequest {
     let host = String::from_utf8_lossy(question.authority.as_bytes()).into_owned();
     let mut headers = std::collections::BTreeMap::new();
     for name in fields.keys().filter(|name| names.contains(name)) {
-        let values = fields.get_all(name).iter().map(HeaderValue::as_bytes).collect::<Vec<_>>();
-        let separator: &[u8] = if *name == header::COOKIE { b"; " } else { b"," };
-        let value = String::from_utf8_lossy(&values.join(separator)).into_owned();
-        headers.insert(name.as_str().to_owned(), value);
+        let value = joined(*fields, name).unwrap_or_default();
+        headers.insert(name.as_str().to_owned(), String::from_utf8_lossy(&value).into_owned());
     }
     // As Envoy has it, whose services look for them here.
     if *names == FieldNames::All {

@@ -6,25 +6,35 @@ use std::cell::OnceCell;
 use http::{HeaderName, HeaderValue, Method, header};
 use portcullis_model::RequestHead;
 
-use crate::core::head::{Fields, Head};
-use crate::core::origin::{self, Claim};
+use crate::core::head::{Fields, Head, joined};
 use crate::http::decide::decision::{Decision, Guarded, Next, Step};
 use crate::http::edge::Target;
+use crate::http::headers::{is_claim, is_seen};
 use crate::http::host_value::host_value;
 use crate::http::search_time::SearchTime;
+use crate::http::sender;
+use crate::http::templates::Connected;
 
 /// The head as routes see it.
 pub(crate) struct RoutedHead<'r, H> {
     pub(super) head: &'r H,
     pub(super) method: &'r Method,
     pub(super) target: &'r Target<'r>,
+    /// `None`: what is claimed about the client is believed.
+    connected: Option<Connected<'r>>,
     query: OnceCell<Vec<(Cow<'r, str>, Cow<'r, str>)>>,
     pub(crate) search: SearchTime,
 }
 
 impl<'r, H: Head> RoutedHead<'r, H> {
     pub(crate) fn new(head: &'r H, method: &'r Method, target: &'r Target<'r>) -> Self {
-        Self { head, method, target, query: OnceCell::new(), search: SearchTime::default() }
+        let (query, search) = (OnceCell::new(), SearchTime::default());
+        Self { head, method, target, connected: None, query, search }
+    }
+
+    /// The same, of this client, who is believed as far as backends are told what it claims.
+    pub(super) fn of(self, connected: Connected<'r>) -> Self {
+        Self { connected: Some(connected), ..self }
     }
 
     /// The host with port, as the target names it; or else as the field does.
@@ -33,6 +43,12 @@ impl<'r, H: Head> RoutedHead<'r, H> {
         let field = || self.head.fields().get(&header::HOST).and_then(host_value);
         let field = if named.is_none() { field() } else { None };
         (named, field)
+    }
+
+    fn is_believed(&self) -> bool {
+        self.connected.is_none_or(|Connected { peer, address, proxies, .. }| {
+            sender::chain(self.head.fields(), proxies, (peer.ip(), address)).is_some()
+        })
     }
 
     pub(super) fn guarded<'s>(&self, steps: Vec<Step<'s>>, next: Next<'s>) -> Decision<'s> {
@@ -57,13 +73,9 @@ impl<H: Head> RequestHead for RoutedHead<'_, H> {
     }
 
     fn header(&self, name: &HeaderName) -> Option<Cow<'_, [u8]>> {
-        // It is the client's word, which backends do not get either.
-        if origin::claim(name.as_str()) == Some(Claim::Identity) {
-            return None;
-        }
-        let mut values = self.head.fields().get_all(name);
-        let first = values.next()?;
-        Some(values.fold(Cow::Borrowed(first), |all, value| Cow::Owned([&all, value].join(&b','))))
+        // What backends do not get is the client's word alone.
+        let is_hidden = !is_seen(name) || is_claim(name) && !self.is_believed();
+        if is_hidden { None } else { joined(self.head.fields(), name) }
     }
 
     fn query_param(&self, name: &str) -> Option<Cow<'_, str>> {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use http::{HeaderName, Method, StatusCode};
+use http::{HeaderName, Method, StatusCode, header};
 use portcullis_model::{
     BackendName, Entry, Gateway, HostPattern, ListenerId, ObjectName, ParentKind, PathMatch, PathRewrite,
     PathTable, Pattern, PortKey, PortListeners, Precedence, Redirect, Rewrite, RouteMatch, RouteOrigin,
@@ -68,6 +68,15 @@ fn serving(entries: Vec<Entry>) -> Port {
 }
 
 fn shown(port: &Port, tls: Option<&Arc<Listener>>, head: &PlainHead) -> String {
+    shown_behind(&TrustedProxies::Hops(0), port, tls, head)
+}
+
+fn shown_behind(
+    proxies: &TrustedProxies,
+    port: &Port,
+    tls: Option<&Arc<Listener>>,
+    head: &PlainHead,
+) -> String {
     let limits = Limits::default();
     let pseudonym = HeaderValue::from_static("portcullis-1");
     let rates = Rc::new(RateLimits::new(SharedRateLimits::default()));
@@ -76,7 +85,7 @@ fn shown(port: &Port, tls: Option<&Arc<Listener>>, head: &PlainHead) -> String {
         peer: "192.0.2.1:4711".parse().unwrap(),
         address: &address,
         server_name: Some("a.com"),
-        proxies: &TrustedProxies::Hops(0),
+        proxies,
         request_id: None,
     };
     let rates = &rates;
@@ -145,6 +154,41 @@ fn rules_see_every_part_of_a_head() {
     }
     assert_eq!(shown(&port, None, &get("/a", &[("host", "b.com")])), "none: 404 no_listener");
     assert_eq!(shown(&port, None, &get("/a", &[])), "none: 400 no_host");
+}
+
+/// As backends of HTTP/1 get it.
+#[test]
+fn crumbs_of_a_cookie_are_matched_as_one() {
+    let cookie = ValueMatch::Exact("a=1; b=2".into());
+    let matches = RouteMatch { headers: vec![(header::COOKIE, cookie)], ..under("/") };
+    let port = serving(vec![rule("cookie", matches, Vec::new(), to_echo())]);
+    let taken = |fields: &[(&str, &str)]| shown(&port, None, &get("/", fields)).starts_with("a.com: cookie");
+    assert!(taken(&[HOST, ("cookie", "a=1; b=2")]));
+    assert!(taken(&[HOST, ("cookie", "a=1"), ("cookie", "b=2")]));
+    assert!(!taken(&[HOST, ("cookie", "a=1,b=2")]));
+}
+
+#[test]
+fn rules_see_claims_of_those_who_are_believed() {
+    let names =
+        ["x-forwarded-proto", "x-real-ip", "x_real_ip", "forwarded", "ssl-client-verify", "x-request-id"];
+    let entry = |name: &'static str| {
+        let value = ValueMatch::Exact("1".into());
+        let matches = RouteMatch { headers: vec![(HeaderName::from_static(name), value)], ..under("/") };
+        rule(name, matches, Vec::new(), to_echo())
+    };
+    let port = serving(names.map(entry).into());
+    for (hops, seen) in [(0, &["x-request-id"][..]), (1, &["x-forwarded-proto", "x-real-ip", "x-request-id"])]
+    {
+        for name in names {
+            let head = get("/", &[HOST, ("x-forwarded-for", "192.0.2.7"), (name, "1")]);
+            let shown = shown_behind(&TrustedProxies::Hops(hops), &port, None, &head);
+            assert_eq!(shown.starts_with(&format!("a.com: {name}")), seen.contains(&name), "{hops}: {shown}");
+        }
+        let past_them =
+            shown_behind(&TrustedProxies::Hops(hops), &port, None, &get("/", &[HOST, ("x-real-ip", "1")]));
+        assert_eq!(past_them, "a.com: 404 no_route");
+    }
 }
 
 #[test]
