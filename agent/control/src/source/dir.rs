@@ -161,11 +161,12 @@ impl Directory {
     /// Brings the catalog up to date with what is ready.
     fn follow(&mut self, ready: Ready) -> Update {
         let mut paths = BTreeSet::from_iter(ready.paths);
-        if ready.reread {
-            paths.extend(self.stamps.keys().cloned());
-        }
+        // First: whether a missing file is gone depends on the directories above it.
         if ready.sweep || ready.reread {
             paths.extend(self.sweep());
+        }
+        if ready.reread {
+            paths.extend(self.stamps.keys().cloned());
         }
         // Sweeps, too, leave alone what is being written: what it says is half of it, or nothing.
         paths.retain(|path| !self.watch.touched().is_open(path));
@@ -189,8 +190,8 @@ impl Directory {
         }
         let failures = listing.failures.iter();
         self.unreadable = failures.map(|(path, error)| (path.clone(), error.to_string())).collect();
-        let unreadable = |path: &Path| path.ancestors().any(|path| self.unreadable.contains_key(path));
-        let gone = self.stamps.keys().filter(|path| !listing.files.contains_key(*path) && !unreadable(path));
+        let gone = self.stamps.keys().filter(|path| !listing.files.contains_key(*path));
+        let gone = gone.filter(|path| !self.is_out_of_sight(path));
         let new = listing.files.iter().filter(|(path, stamp)| self.stamps.get(*path) != Some(*stamp));
         gone.chain(new.map(|(path, _)| path)).cloned().collect()
     }
@@ -216,7 +217,7 @@ impl Directory {
         let owned = path.to_owned();
         match disk::read(path, self.max_file_size) {
             Err(ReadError::InFlux) => Some(Look::Unconfirmed(owned)),
-            Err(ReadError::Gone) if !known || disk::is_below_link_to_nothing(path) => None,
+            Err(ReadError::Gone) if !known || self.is_out_of_sight(path) => None,
             Err(ReadError::Gone | ReadError::ToNothing) if !self.unconfirmed.contains(path) => {
                 Some(Look::Unconfirmed(owned))
             }
@@ -232,6 +233,14 @@ impl Directory {
                 Some(Look::Read(owned, Some(stamp), before.read(&name, &text, &self.hasher)))
             }
         }
+    }
+
+    /// True if a file that is not found may be there all the same: the root is absent, or a directory
+    /// above the file cannot be read.
+    fn is_out_of_sight(&self, path: &Path) -> bool {
+        !self.root.exists()
+            || disk::is_below_link_to_nothing(path)
+            || path.ancestors().any(|path| self.unreadable.contains_key(path))
     }
 
     fn accept(&mut self, look: Look) -> Vec<Change> {

@@ -334,3 +334,30 @@ async fn a_root_that_is_gone_takes_nothing_with_it() {
     let problem = "conf: cannot be read: No such file or directory (os error 2); its last good objects (1) stay in force";
     assert_eq!((describe(&update), problem_texts(&dir, &update)), (Vec::new(), vec![problem.to_owned()]));
 }
+
+/// As SIGHUP does, before any sweep, and again when files that are gone have rested.
+#[test]
+fn reading_everything_again_takes_nothing_from_a_root_that_is_absent() {
+    let dir = tempfile::tempdir().unwrap();
+    let (release, link) = (dir.path().join("release"), dir.path().join("link"));
+    fs::create_dir_all(release.join("team")).unwrap();
+    let file = release.join("team/a.yaml");
+    fs::write(&file, service("s", 1)).unwrap();
+    symlink("release", &link).unwrap();
+    for (root, away) in [(&link, dir.path().join("old")), (&release, dir.path().join("away"))] {
+        let mut directory = Directory::new(root.clone(), MAX_FILE_SIZE);
+        let mut reread = || directory.refresh(Ready { reread: true, ..Ready::default() });
+        assert_eq!(describe(&reread()), ["s:[1]"]);
+        fs::rename(root, &away).unwrap();
+        let absent = reread();
+        let [problem] = problem_texts(&dir, &absent).try_into().unwrap();
+        assert!(problem.ends_with("(os error 2); its last good objects (1) stay in force"), "{problem}");
+        assert_eq!((describe(&absent), describe(&reread())), (Vec::new(), Vec::new()));
+        fs::rename(away, root).unwrap();
+        assert_eq!(problem_texts(&dir, &reread()), [""; 0]);
+        fs::remove_file(root.join("team/a.yaml")).unwrap();
+        assert_eq!(describe(&reread()), [""; 0]);
+        assert_eq!(describe(&reread()), ["-s"]);
+        fs::write(&file, service("s", 1)).unwrap();
+    }
+}
