@@ -9,6 +9,7 @@ mod touches;
 mod watch;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
@@ -19,7 +20,7 @@ use portcullis_log::LastLogged;
 use tokio::sync::oneshot;
 
 use catalog::{BUILT_IN, Catalog};
-use disk::{ReadError, Stamp};
+use disk::{ListError, Listing, MountId, ReadError, Stamp};
 use file::File;
 use touches::{Ready, Touch};
 use watch::{SharedTouches, Watch};
@@ -53,6 +54,8 @@ struct Directory {
     stamps: BTreeMap<PathBuf, Option<Stamp>>,
     /// Found gone or emptied once; believed when found so again.
     unconfirmed: BTreeSet<PathBuf>,
+    /// The mount that each directory was on when its files were listed.
+    mounts: BTreeMap<PathBuf, MountId>,
     /// Directories that cannot be read, and why not.
     unreadable: BTreeMap<PathBuf, String>,
     watch: Watch,
@@ -136,6 +139,7 @@ impl Directory {
             catalog: Catalog::default(),
             stamps: BTreeMap::new(),
             unconfirmed: BTreeSet::new(),
+            mounts: BTreeMap::new(),
             unreadable: BTreeMap::new(),
             watch: Watch::new(),
             hasher: RandomState::default(),
@@ -188,12 +192,37 @@ impl Directory {
         if self.watch.follow(&listing.directories) {
             listing = disk::list(&self.root);
         }
+        self.note_unmounted(&mut listing);
         let failures = listing.failures.iter();
         self.unreadable = failures.map(|(path, error)| (path.clone(), error.to_string())).collect();
         let gone = self.stamps.keys().filter(|path| !listing.files.contains_key(*path));
         let gone = gone.filter(|path| !self.is_out_of_sight(path));
         let new = listing.files.iter().filter(|(path, stamp)| self.stamps.get(*path) != Some(*stamp));
         gone.chain(new.map(|(path, _)| path)).cloned().collect()
+    }
+
+    /// Files that went with a mount were not removed. Where others have taken their place, they were
+    /// replaced.
+    fn note_unmounted(&mut self, listing: &mut Listing) {
+        let is_unmounted = |(path, mount): &(&PathBuf, &MountId)| {
+            self.was_mount_point(path)
+                && self.mounts.get(*path) != Some(*mount)
+                && has_below(&self.stamps, path)
+                && !has_below(&listing.files, path)
+        };
+        let unmounted: Vec<_> =
+            listing.mounts.iter().filter(is_unmounted).map(|(path, _)| path.clone()).collect();
+        listing.failures.extend(unmounted.into_iter().map(|path| (path, ListError::Unmounted)));
+        let is_lost = |path: &Path| path.ancestors().any(|path| listing.failures.contains_key(path));
+        self.mounts.retain(|path, _| is_lost(path));
+        let mounts = listing.mounts.iter().filter(|(path, _)| !is_lost(path));
+        self.mounts.extend(mounts.map(|(path, mount)| (path.clone(), *mount)));
+    }
+
+    /// True of a directory that was on another mount than the one above it.
+    fn was_mount_point(&self, path: &Path) -> bool {
+        let mount = self.mounts.get(path);
+        mount.is_some() && mount != path.parent().and_then(|parent| self.mounts.get(parent))
     }
 
     fn look_at(&self, paths: &[PathBuf]) -> Vec<Look> {
@@ -294,6 +323,11 @@ impl Directory {
         self.problems = problems.clone();
         Some(problems)
     }
+}
+
+fn has_below<T>(files: &BTreeMap<PathBuf, T>, directory: &Path) -> bool {
+    let mut after = files.range::<Path, _>((Bound::Excluded(directory), Bound::Unbounded));
+    after.next().is_some_and(|(file, _)| file.starts_with(directory))
 }
 
 // === impl Reread ===

@@ -361,3 +361,45 @@ fn reading_everything_again_takes_nothing_from_a_root_that_is_absent() {
         fs::write(&file, service("s", 1)).unwrap();
     }
 }
+
+/// A link leads to another mount here, since mounting is not for everyone.
+#[test]
+fn what_was_mounted_takes_nothing_with_it() {
+    let (dir, mounted) = (tempfile::tempdir().unwrap(), tempfile::tempdir_in("/dev/shm").unwrap());
+    let (root, below) = (dir.path().join("conf"), dir.path().join("below"));
+    for directory in [root.clone(), below.clone(), mounted.path().join("team")] {
+        fs::create_dir_all(directory).unwrap();
+    }
+    fs::write(root.join("a.yaml"), service("r", 1)).unwrap();
+    fs::write(mounted.path().join("s.yaml"), service("s", 1)).unwrap();
+    fs::write(mounted.path().join("team/t.yaml"), service("t", 1)).unwrap();
+    let lead_to = |to: &Path| {
+        symlink(to, dir.path().join("new")).unwrap();
+        fs::rename(dir.path().join("new"), root.join("policies")).unwrap();
+    };
+    lead_to(mounted.path());
+    let mut directory = Directory::new(root.clone(), MAX_FILE_SIZE);
+    let mut reread = || directory.refresh(Ready { reread: true, ..Ready::default() });
+    assert_eq!(describe(&reread()), ["r:[1]", "s:[1]", "t:[1]"]);
+    lead_to(&below);
+    let update = reread();
+    let problem = "conf/policies: is empty, and what was mounted there is gone: mount it again, or put a manifest \
+                   there, if only an empty one, to give up what it held; its last good objects (2) stay in force";
+    assert_eq!((describe(&update), problem_texts(&dir, &update)), (Vec::new(), vec![problem.to_owned()]));
+    for _ in 0..2 {
+        let update = reread();
+        assert_eq!((describe(&update), update.problems), (Vec::new(), None));
+    }
+
+    fs::write(mounted.path().join("s.yaml"), service("s", 2)).unwrap();
+    lead_to(mounted.path());
+    let update = reread();
+    assert_eq!((describe(&update), problem_texts(&dir, &update)), (vec!["s:[2]".to_owned()], Vec::new()));
+    lead_to(&below);
+    assert_eq!(describe(&reread()), [""; 0]);
+    fs::write(below.join("none.yaml"), "").unwrap();
+    assert_eq!(
+        (describe(&reread()), describe(&reread())),
+        (Vec::new(), vec!["-s".to_owned(), "-t".to_owned()])
+    );
+}
