@@ -192,6 +192,7 @@ impl Directory {
         if self.watch.follow(&listing.directories) {
             listing = disk::list(&self.root);
         }
+        self.note_lost_directories(&mut listing);
         self.note_unmounted(&mut listing);
         let failures = listing.failures.iter();
         self.unreadable = failures.map(|(path, error)| (path.clone(), error.to_string())).collect();
@@ -199,6 +200,15 @@ impl Directory {
         let gone = gone.filter(|path| !self.is_out_of_sight(path));
         let new = listing.files.iter().filter(|(path, stamp)| self.stamps.get(*path) != Some(*stamp));
         gone.chain(new.map(|(path, _)| path)).cloned().collect()
+    }
+
+    /// A link to nothing is listed as a file if its name is a file's; some led to a directory.
+    fn note_lost_directories(&self, listing: &mut Listing) {
+        let is_lost = |path: &PathBuf, stamp: &mut Option<Stamp>| {
+            stamp.is_none() && has_below(&self.stamps, path) && disk::is_link_to_nothing(path)
+        };
+        let lost = listing.files.extract_if(.., is_lost);
+        listing.failures.extend(lost.map(|(path, _)| (path, ListError::ToNothing)));
     }
 
     /// Files that went with a mount were not removed. Where others have taken their place, they were
@@ -247,6 +257,7 @@ impl Directory {
         match disk::read(path, self.max_file_size) {
             Err(ReadError::InFlux) => Some(Look::Unconfirmed(owned)),
             Err(ReadError::Gone) if !known || self.is_out_of_sight(path) => None,
+            Err(ReadError::ToNothing) if has_below(&self.stamps, path) => None,
             Err(ReadError::Gone | ReadError::ToNothing) if !self.unconfirmed.contains(path) => {
                 Some(Look::Unconfirmed(owned))
             }

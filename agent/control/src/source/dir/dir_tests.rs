@@ -223,6 +223,32 @@ async fn a_link_whose_target_is_gone_takes_nothing_away() {
     assert_eq!(describe(&next(&mut source).await), ["x:[2]"]);
 }
 
+/// Its name alone makes it no file.
+#[test]
+fn a_link_to_a_directory_may_be_called_as_a_file_is() {
+    let (dir, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let team = elsewhere.path().join("team");
+    fs::create_dir(&team).unwrap();
+    fs::write(team.join("s.yaml"), service("s", 1)).unwrap();
+    symlink(&team, dir.path().join("team.yaml")).unwrap();
+    let mut directory = Directory::new(dir.path().to_owned(), MAX_FILE_SIZE);
+    let mut look_at = |paths: &[&str]| {
+        let paths = paths.iter().map(|path| dir.path().join(path)).collect();
+        directory.refresh(Ready { paths, sweep: true, reread: false })
+    };
+    assert_eq!(describe(&look_at(&[])), ["s:[1]"]);
+    fs::rename(&team, elsewhere.path().join("away")).unwrap();
+    let update = look_at(&["team.yaml"]);
+    let problem = "team.yaml: is a link to nothing: remove it, or put there what it leads to; its last good objects \
+                   (1) stay in force";
+    assert_eq!((describe(&update), problem_texts(&dir, &update)), (Vec::new(), vec![problem.to_owned()]));
+    let update = look_at(&["team.yaml"]);
+    assert_eq!((describe(&update), update.problems), (Vec::new(), None));
+    fs::remove_file(dir.path().join("team.yaml")).unwrap();
+    assert_eq!(problem_texts(&dir, &look_at(&[])), [""; 0]);
+    assert_eq!(describe(&look_at(&[])), ["-s"]);
+}
+
 #[tokio::test]
 async fn what_is_no_file_is_reported_and_holds_nothing_up() {
     let (dir, mut source) = loaded(&[("a.yaml", service("s", 1)), ("b.yaml", service("t", 1))]).await;

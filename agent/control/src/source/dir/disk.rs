@@ -195,7 +195,11 @@ pub(crate) fn read(path: &Path, limit: u64) -> Result<(Stamp, String), ReadError
 
 /// True if one of the directories that a file was read through is a link to nothing.
 pub(crate) fn is_below_link_to_nothing(path: &Path) -> bool {
-    path.ancestors().skip(1).any(|path| path.is_symlink() && !path.exists())
+    path.ancestors().skip(1).any(is_link_to_nothing)
+}
+
+pub(crate) fn is_link_to_nothing(path: &Path) -> bool {
+    path.is_symlink() && !path.exists()
 }
 
 /// A link that leads nowhere was not removed: somewhere else, something is missing.
