@@ -211,8 +211,8 @@ impl Directory {
         listing.failures.extend(lost.map(|(path, _)| (path, ListError::ToNothing)));
     }
 
-    /// Files that went with a mount were not removed. Where others have taken their place, they were
-    /// replaced.
+    /// Files that went with a mount were not removed. Where others have taken their place, they
+    /// were replaced.
     fn note_unmounted(&mut self, listing: &mut Listing) {
         let is_unmounted = |(path, mount): &(&PathBuf, &MountId)| {
             self.was_mount_point(path)
@@ -275,8 +275,8 @@ impl Directory {
         }
     }
 
-    /// True if a file that is not found may be there all the same: the root is absent, or a directory
-    /// above the file cannot be read.
+    /// True if a file that is not found may be there all the same: the root is absent, or a
+    /// directory above the file cannot be read.
     fn is_out_of_sight(&self, path: &Path) -> bool {
         !self.root.exists()
             || disk::is_below_link_to_nothing(path)
