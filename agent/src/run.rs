@@ -134,10 +134,11 @@ async fn serve_directory(
     let source = DirSource::new(directory, args.limits.max_file_size()).with_built_in(BUILT_IN);
     let reread = source.reread();
     let plane = claimed.plane.clone();
+    let fault = statuses.as_ref().map(FileStatuses::fault);
     let applier = Applier::new(source, Translator::new(settings(args)), plane.clone(), statuses);
     let applier = applier.reached_at(node_addresses()).looking_up(names(args));
     let _keys = plane.follow_keys(follow_file(args.cluster.state.keys()));
-    let admin = Admin::new(applier.state(), plane, args.statuses(), None);
+    let admin = Admin::new(applier.state(), plane, args.statuses(), fault, None);
     let hang_up = || {
         tracing::info!("SIGHUP: reading everything again");
         reread.now();
@@ -152,6 +153,7 @@ async fn serve_cluster(args: &RunArgs, claimed: Claimed, files: Option<FileStatu
     let plane = claimed.plane.clone();
     let Cluster { source, api_server, statuses, membership, keys, mut writers } =
         Cluster::start(&args.cluster, &args.controller_name, args.drain_timeout(), plane.tenure()).await?;
+    let fault = files.as_ref().map(FileStatuses::fault);
     let sink = (statuses, files);
     let translator = Translator::new(Settings { api_server, ..settings(args) });
     let applier = Applier::new(source, translator, plane.clone(), sink);
@@ -162,8 +164,7 @@ async fn serve_cluster(args: &RunArgs, claimed: Claimed, files: Option<FileStatu
     let applier = applier.forwarding_from(forwarding_addresses()?);
     writers.announce(applier.state());
     let _keys = plane.follow_keys(keys);
-    let status_dir = args.statuses();
-    let admin = Admin::new(applier.state(), plane, status_dir, Some(membership));
+    let admin = Admin::new(applier.state(), plane, args.statuses(), fault, Some(membership));
     let hang_up = || tracing::info!("SIGHUP: nothing to do, the API server tells of every change");
     let result = attend(admin, claimed, applier, hang_up, writers.resign()).await;
     writers.resign().await;

@@ -52,7 +52,8 @@ fn nothing_chosen(args: &StatusArgs) -> String {
     )
 }
 
-/// The objects that are not well; and of all objects of an agent, what no status can say.
+/// The objects that are not well; and of all objects of an agent, what no status can say, and why
+/// it is not ready.
 fn problems(args: &StatusArgs, agent: &Agent, selection: Selection, objects: &[Value]) -> Result<ExitCode> {
     let is_of_all = selection == Selection::default() && args.status_dir.is_none();
     let selection = Selection { conditions: Conditions::Faulty, ..selection };
@@ -66,7 +67,9 @@ fn problems(args: &StatusArgs, agent: &Agent, selection: Selection, objects: &[V
         output::text(&format!("{}\n", table.text(output::look())));
     }
     if is_of_all {
-        let others = agent.get("/problems")?;
+        let (ready, said) = agent.ask_for("/readyz")?;
+        let unready = if ready.is_success() { String::new() } else { said };
+        let others = unready + &agent.get("/problems")?;
         others.lines().for_each(|line| output::text(&format!("{}\n", escaped(line))));
         output::text(if others.is_empty() { "" } else { "\n" });
     }

@@ -300,6 +300,29 @@ fn broken_input_is_reported_and_everything_else_keeps_serving() {
     }
 }
 
+/// As on a disk that was full: no status changes when there is room again.
+#[test]
+fn statuses_that_cannot_be_written_are_a_problem_until_they_are() {
+    let services = service("blue", backend("blue"));
+    let agent = Agent::start(&[("gateway.yaml", GATEWAY), ("services.yaml", &services)]);
+    let in_the_way = agent.dir.path().join("conf/.status/HTTPRoute");
+    std::fs::write(&in_the_way, "").unwrap();
+    agent.edit("route.yaml", &route("blue"));
+    let told = "statuses: cannot be written to ";
+    eventually("it is a problem", || agent.admin("/problems").unwrap().body.contains(told));
+    let problems = agent.command(&["status", "--problems"]);
+    assert!(problems.contains(told), "{problems}");
+    let problems = agent.admin("/api/v1/problems").unwrap().body;
+    assert!(problems.contains("cannot be written to "), "{problems}");
+    assert!(agent.log().contains("cannot write status files; traffic is served nevertheless"));
+    assert_eq!(agent.http("any.example", "/"), from("blue"));
+    std::fs::remove_file(in_the_way).unwrap();
+    eventually("it is none", || !agent.admin("/problems").unwrap().body.contains(told));
+    let status = agent.command(&["status", "httproutes"]);
+    assert!(status.contains("HTTPRoute  shop/shop  Gateway infra/web  ok"), "{status}");
+    eventually("the log says so", || agent.log().contains("status files are written again"));
+}
+
 #[test]
 fn a_gateway_whose_port_is_taken_is_not_programmed_until_it_is_free() {
     let agent = Agent::start_unready(&[]);

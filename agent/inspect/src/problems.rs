@@ -54,6 +54,8 @@ pub struct ProblemSources<'a> {
     pub unreported: Vec<(String, String)>,
     /// Those of objects' statuses, by [`status_problems`]; an error if statuses cannot be read.
     pub statuses: Result<Vec<Problem>, String>,
+    /// The reason for which some statuses are not as they are decided.
+    pub unwritten: Option<String>,
     /// Those that end first come first.
     pub certificates: Vec<CertificateRow>,
     /// The reason for which the agent is not ready.
@@ -116,6 +118,10 @@ impl ProblemSources<'_> {
             let remedy = "see that the directory of status files (--status-dir) is there and can be read";
             problem(Severity::Warning, "statuses", why, remedy)
         });
+        let unwritten = self.unwritten.iter().map(|why| {
+            let remedy = "see that there is room and a right to write for the agent's user; it is tried again by itself";
+            problem(Severity::Warning, "statuses", why, remedy)
+        });
         let programs = self.without_programs.iter().map(|why| {
             let message = format!("no kernel programs are in use, user space serves alone: {why}");
             let remedy = "nothing, if that is meant; else see docs/datapath.md for what they need";
@@ -133,6 +139,7 @@ impl ProblemSources<'_> {
             .chain(self.certificates.iter().filter_map(ending))
             .chain(unreported)
             .chain(status_fault)
+            .chain(unwritten)
             .chain(programs)
             .chain(uncovered)
             .collect()
@@ -240,6 +247,7 @@ mod tests {
             input: vec!["shop.yaml:3: HTTPRoute shop/a: no".to_owned()],
             unreported: Vec::new(),
             statuses: Ok(status_problems(&object)),
+            unwritten: Some("cannot be written to /x: No space left on device".to_owned()),
             certificates: vec![row(-1), row(13), row(14)],
             not_ready: None,
             without_programs: Some("no right to load them".to_owned()),
@@ -254,6 +262,7 @@ mod tests {
                 (Severity::Error, "Gateway infra/web"),
                 (Severity::Error, "Gateway infra/web"),
                 (Severity::Warning, "Gateway infra/web"),
+                (Severity::Warning, "statuses"),
                 (Severity::Notice, "the node"),
             ]
         );

@@ -44,12 +44,13 @@ impl Progress {
     }
 }
 
-/// A line for each problem: of the input, of objects whose status cannot say it, and of traffic
-/// that is not served.
+/// A line for each problem: of the input, of objects whose status cannot say it, of traffic that is
+/// not served, and of statuses that cannot be written.
 pub fn problems<'a>(
     input: impl IntoIterator<Item = impl Display>,
     objects: impl IntoIterator<Item = (impl Display, &'a Vec<String>)>,
     refused: &Unserved,
+    unwritten: Option<&str>,
 ) -> String {
     let mut text = String::new();
     for problem in input {
@@ -62,6 +63,9 @@ pub fn problems<'a>(
     }
     for (frontend, why) in refused.reasons() {
         let _ = writeln!(text, "{frontend}: not served: {why}");
+    }
+    if let Some(why) = unwritten {
+        let _ = writeln!(text, "statuses: {why}");
     }
     text
 }

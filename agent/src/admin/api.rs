@@ -165,6 +165,7 @@ impl Admin {
                     })
                     .collect(),
                 statuses: statuses.unwrap_or_else(|error| Err(error.to_string())),
+                unwritten: self.unwritten_statuses(),
                 certificates: portcullis_inspect::certificates(&served, &soon, now())?.items,
                 not_ready: self.readiness(state).err().map(|why| why.trim_end().to_owned()),
                 without_programs: self.plane.node.without_programs().map(|_| datapath),

@@ -129,7 +129,7 @@ impl Admin {
             }
             "/status" => self.statuses().await,
             "/listeners" => ok(serde_json::json!(self.plane.status()).to_string()),
-            "/problems" => self.walk(|| ok(problems(&state))).await,
+            "/problems" => self.walk(|| ok(self.problem_lines(&state))).await,
             "/log" => ok(recent_log::text()),
             "/ui" => page_answer(),
             _ if Form::accepts_pages(request.headers()) => page_answer(),
@@ -174,6 +174,11 @@ impl Admin {
         }
     }
 
+    fn problem_lines(&self, state: &State) -> String {
+        let (input, objects) = (state.problems.iter(), state.unreported.iter());
+        portcullis_inspect::problems(input, objects, &state.refused, self.unwritten_statuses().as_deref())
+    }
+
     /// There may be tens of thousands of files.
     async fn statuses(&self) -> Answer {
         let directory = self.status_dir.clone();
@@ -195,10 +200,6 @@ fn page_answer() -> Answer {
     let mut answer = Response::new(document);
     *answer.headers_mut() = fields;
     answer
-}
-
-fn problems(state: &State) -> String {
-    portcullis_inspect::problems(state.problems.iter(), state.unreported.iter(), &state.refused)
 }
 
 fn not_allowed(methods: &'static str) -> Answer {

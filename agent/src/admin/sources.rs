@@ -22,6 +22,8 @@ pub(crate) struct Admin {
     pub state: watch::Receiver<State>,
     pub plane: Plane,
     pub status_dir: PathBuf,
+    /// The reason for which some statuses could not be written there.
+    status_fault: Option<watch::Receiver<Option<String>>>,
     /// The problems of each status file, once they were asked for.
     pub status_problems: Arc<Mutex<DigestedStatuses<Vec<Problem>>>>,
     /// Of an agent in a cluster.
@@ -37,11 +39,13 @@ impl Admin {
         state: watch::Receiver<State>,
         plane: Plane,
         status_dir: PathBuf,
+        status_fault: Option<watch::Receiver<Option<String>>>,
         membership: Option<Membership>,
     ) -> Self {
         let watches = Arc::new(Semaphore::new(MAX_WATCHES));
         let walks = Arc::new(Semaphore::new(MAX_WALKS));
-        Self { state, plane, status_dir, status_problems: Arc::default(), membership, watches, walks }
+        let status_problems = Arc::default();
+        Self { state, plane, status_dir, status_fault, status_problems, membership, watches, walks }
     }
 
     /// Makes an answer that may walk everything that is configured. Probes and the control plane do
@@ -50,6 +54,10 @@ impl Admin {
         // The semaphore is never closed; without a turn it would be made all the same.
         let _turn = self.walks.acquire().await;
         tokio::task::block_in_place(make)
+    }
+
+    pub(super) fn unwritten_statuses(&self) -> Option<String> {
+        self.status_fault.as_ref()?.borrow().clone()
     }
 
     /// A line for either case.

@@ -156,6 +156,17 @@ fn problems_are_of_objects_that_are_not_well() {
     assert!(yaml.contains("name: cart") && !yaml.contains("name: home"), "{yaml}");
 }
 
+#[test]
+fn problems_of_an_agent_that_is_not_ready_say_so() {
+    let agent = Agent::start_unready(&[]);
+    eventually("it has read that there is nothing", || {
+        let problems = agent.command(&["status", "--problems"]);
+        problems.starts_with("not ready: no Gateway is served; ")
+            && problems.ends_with("\n\n0 of 1 objects with a status are not well\n")
+    });
+    assert_eq!(agent.command(&["status", "gc", "--problems"]), "0 of 1 objects with a status are not well\n");
+}
+
 /// Asks for JSON, whatever else.
 fn values(agent: &Agent, arguments: &[&str]) -> Value {
     let json = agent.command(&[arguments, &["-o", "json"]].concat());

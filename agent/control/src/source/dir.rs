@@ -9,6 +9,7 @@ mod touches;
 mod watch;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
@@ -19,7 +20,7 @@ use portcullis_log::LastLogged;
 use tokio::sync::oneshot;
 
 use catalog::{BUILT_IN, Catalog};
-use disk::{ReadError, Stamp};
+use disk::{ListError, Listing, MountId, ReadError, Stamp};
 use file::File;
 use touches::{Ready, Touch};
 use watch::{SharedTouches, Watch};
@@ -53,6 +54,8 @@ struct Directory {
     stamps: BTreeMap<PathBuf, Option<Stamp>>,
     /// Found gone or emptied once; believed when found so again.
     unconfirmed: BTreeSet<PathBuf>,
+    /// The mount that each directory was on when its files were listed.
+    mounts: BTreeMap<PathBuf, MountId>,
     /// Directories that cannot be read, and why not.
     unreadable: BTreeMap<PathBuf, String>,
     watch: Watch,
@@ -136,6 +139,7 @@ impl Directory {
             catalog: Catalog::default(),
             stamps: BTreeMap::new(),
             unconfirmed: BTreeSet::new(),
+            mounts: BTreeMap::new(),
             unreadable: BTreeMap::new(),
             watch: Watch::new(),
             hasher: RandomState::default(),
@@ -161,11 +165,12 @@ impl Directory {
     /// Brings the catalog up to date with what is ready.
     fn follow(&mut self, ready: Ready) -> Update {
         let mut paths = BTreeSet::from_iter(ready.paths);
-        if ready.reread {
-            paths.extend(self.stamps.keys().cloned());
-        }
+        // First: whether a missing file is gone depends on the directories above it.
         if ready.sweep || ready.reread {
             paths.extend(self.sweep());
+        }
+        if ready.reread {
+            paths.extend(self.stamps.keys().cloned());
         }
         // Sweeps, too, leave alone what is being written: what it says is half of it, or nothing.
         paths.retain(|path| !self.watch.touched().is_open(path));
@@ -187,12 +192,47 @@ impl Directory {
         if self.watch.follow(&listing.directories) {
             listing = disk::list(&self.root);
         }
+        self.note_lost_directories(&mut listing);
+        self.note_unmounted(&mut listing);
         let failures = listing.failures.iter();
         self.unreadable = failures.map(|(path, error)| (path.clone(), error.to_string())).collect();
-        let unreadable = |path: &Path| path.ancestors().any(|path| self.unreadable.contains_key(path));
-        let gone = self.stamps.keys().filter(|path| !listing.files.contains_key(*path) && !unreadable(path));
+        let gone = self.stamps.keys().filter(|path| !listing.files.contains_key(*path));
+        let gone = gone.filter(|path| !self.is_out_of_sight(path));
         let new = listing.files.iter().filter(|(path, stamp)| self.stamps.get(*path) != Some(*stamp));
         gone.chain(new.map(|(path, _)| path)).cloned().collect()
+    }
+
+    /// A link to nothing is listed as a file if its name is a file's; some led to a directory.
+    fn note_lost_directories(&self, listing: &mut Listing) {
+        let is_lost = |path: &PathBuf, stamp: &mut Option<Stamp>| {
+            stamp.is_none() && has_below(&self.stamps, path) && disk::is_link_to_nothing(path)
+        };
+        let lost = listing.files.extract_if(.., is_lost);
+        listing.failures.extend(lost.map(|(path, _)| (path, ListError::ToNothing)));
+    }
+
+    /// Files that went with a mount were not removed. Where others have taken their place, they
+    /// were replaced.
+    fn note_unmounted(&mut self, listing: &mut Listing) {
+        let is_unmounted = |(path, mount): &(&PathBuf, &MountId)| {
+            self.was_mount_point(path)
+                && self.mounts.get(*path) != Some(*mount)
+                && has_below(&self.stamps, path)
+                && !has_below(&listing.files, path)
+        };
+        let unmounted: Vec<_> =
+            listing.mounts.iter().filter(is_unmounted).map(|(path, _)| path.clone()).collect();
+        listing.failures.extend(unmounted.into_iter().map(|path| (path, ListError::Unmounted)));
+        let is_lost = |path: &Path| path.ancestors().any(|path| listing.failures.contains_key(path));
+        self.mounts.retain(|path, _| is_lost(path));
+        let mounts = listing.mounts.iter().filter(|(path, _)| !is_lost(path));
+        self.mounts.extend(mounts.map(|(path, mount)| (path.clone(), *mount)));
+    }
+
+    /// True of a directory that was on another mount than the one above it.
+    fn was_mount_point(&self, path: &Path) -> bool {
+        let mount = self.mounts.get(path);
+        mount.is_some() && mount != path.parent().and_then(|parent| self.mounts.get(parent))
     }
 
     fn look_at(&self, paths: &[PathBuf]) -> Vec<Look> {
@@ -216,7 +256,8 @@ impl Directory {
         let owned = path.to_owned();
         match disk::read(path, self.max_file_size) {
             Err(ReadError::InFlux) => Some(Look::Unconfirmed(owned)),
-            Err(ReadError::Gone) if !known || disk::is_below_link_to_nothing(path) => None,
+            Err(ReadError::Gone) if !known || self.is_out_of_sight(path) => None,
+            Err(ReadError::ToNothing) if has_below(&self.stamps, path) => None,
             Err(ReadError::Gone | ReadError::ToNothing) if !self.unconfirmed.contains(path) => {
                 Some(Look::Unconfirmed(owned))
             }
@@ -232,6 +273,14 @@ impl Directory {
                 Some(Look::Read(owned, Some(stamp), before.read(&name, &text, &self.hasher)))
             }
         }
+    }
+
+    /// True if a file that is not found may be there all the same: the root is absent, or a
+    /// directory above the file cannot be read.
+    fn is_out_of_sight(&self, path: &Path) -> bool {
+        !self.root.exists()
+            || disk::is_below_link_to_nothing(path)
+            || path.ancestors().any(|path| self.unreadable.contains_key(path))
     }
 
     fn accept(&mut self, look: Look) -> Vec<Change> {
@@ -285,6 +334,11 @@ impl Directory {
         self.problems = problems.clone();
         Some(problems)
     }
+}
+
+fn has_below<T>(files: &BTreeMap<PathBuf, T>, directory: &Path) -> bool {
+    let mut after = files.range::<Path, _>((Bound::Excluded(directory), Bound::Unbounded));
+    after.next().is_some_and(|(file, _)| file.starts_with(directory))
 }
 
 // === impl Reread ===

@@ -1,6 +1,6 @@
 //! Statuses as files: `<directory>/<kind>/<namespace>/<name>.yaml`, replaced atomically and only
 //! when something but time changed. A thread of its own writes them, so that a slow disk delays
-//! nothing else; it always writes the newest.
+//! nothing else; it always writes the newest, and what a full disk refuses again and again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -11,15 +11,20 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use portcullis_api::{Kind, ObjectKey, StatusUse};
 use portcullis_log::LastLogged;
 use serde_json::{Map, Value, json};
+use tokio::sync::watch;
 
 use super::{StatusSink, Statuses, times};
 
 /// The bytes that are left of the 255 of a file's name without `.yaml.tmp`.
 const LONGEST: usize = 246;
+
+/// A rest between two attempts while files cannot be written.
+const RETRY_EVERY: Duration = Duration::from_secs(3);
 
 /// Dropping it waits until everything is written.
 pub struct FileStatuses {
@@ -33,16 +38,23 @@ pub struct FileStatuses {
 struct Shared {
     work: Mutex<Work>,
     changed: Condvar,
+    /// The reason for which the files lack some statuses.
+    fault: watch::Sender<Option<String>>,
 }
 
 #[derive(Default)]
 struct Work {
     /// JSON text: there may be tens of thousands, and a disk takes its time.
-    statuses: BTreeMap<ObjectKey, Option<Box<str>>>,
+    statuses: Texts,
+    /// Some of them could not be written.
+    not_before: Option<Instant>,
     /// Remove the files of all other objects.
     only: Option<BTreeSet<PathBuf>>,
     closed: bool,
 }
+
+/// `None` for an object that is gone.
+type Texts = BTreeMap<ObjectKey, Option<Box<str>>>;
 
 /// Every status file below a directory, as an object with `apiVersion`, `kind`, `metadata` and
 /// `status`.
@@ -142,6 +154,11 @@ impl FileStatuses {
     pub fn lock(&self) -> io::Result<OwnedFd> {
         Ok(self.lock.try_clone()?.into())
     }
+
+    /// The reason for which the files lack some statuses, as long as they do.
+    pub fn fault(&self) -> watch::Receiver<Option<String>> {
+        self.shared.fault.subscribe()
+    }
 }
 
 fn locked(directory: File, locks: &[File]) -> io::Result<File> {
@@ -156,7 +173,10 @@ fn locked(directory: File, locks: &[File]) -> io::Result<File> {
 
 impl StatusSink for FileStatuses {
     fn keep_only(&mut self, objects: &BTreeSet<ObjectKey>) {
-        self.shared.work().only = Some(objects.iter().map(path_of).collect());
+        let mut work = self.shared.work();
+        work.statuses.retain(|key, _| objects.contains(key));
+        work.only = Some(objects.iter().map(path_of).collect());
+        drop(work);
         self.shared.changed.notify_one();
     }
 
@@ -190,12 +210,14 @@ impl Shared {
             if let Some(only) = work.only {
                 remove_others(directory, &only);
             }
-            // Taken apart as it is written: there may be tens of thousands.
-            for (key, status) in work.statuses {
-                let status =
-                    status.as_deref().map(serde_json::from_str).transpose().map_err(io::Error::other);
-                let result = status.and_then(|status| put(directory, &key, status));
-                report(directory, result, &mut failed);
+            let (unwritten, error) = put_all(directory, work.statuses);
+            report(directory, error.as_ref(), &mut failed);
+            self.fault.send_replace(error.map(|error| {
+                let directory = directory.display();
+                format!("cannot be written to {directory}: {error}; some are missing or out of date there")
+            }));
+            if !work.closed {
+                self.put_back(unwritten);
             }
         }
     }
@@ -203,14 +225,32 @@ impl Shared {
     /// Waits for work; `None` when there will be no more.
     fn take(&self) -> Option<Work> {
         let mut work = self.work();
-        while work.statuses.is_empty() && work.only.is_none() {
-            if work.closed {
-                return None;
-            }
-            work = self.changed.wait(work).unwrap_or_else(PoisonError::into_inner);
+        loop {
+            let rest = work.not_before.and_then(|at| at.checked_duration_since(Instant::now()));
+            work = match (work.statuses.is_empty() && work.only.is_none(), work.closed, rest) {
+                (true, true, _) => return None,
+                (true, false, _) => self.changed.wait(work).unwrap_or_else(PoisonError::into_inner),
+                (false, false, Some(rest)) => {
+                    self.changed.wait_timeout(work, rest).unwrap_or_else(PoisonError::into_inner).0
+                }
+                (false, closed, _) => {
+                    return Some(std::mem::replace(&mut work, Work { closed, ..Work::default() }));
+                }
+            };
         }
-        let closed = work.closed;
-        Some(std::mem::replace(&mut work, Work { closed, ..Work::default() }))
+    }
+
+    /// Has these written later, unless there is something newer.
+    fn put_back(&self, mut unwritten: Texts) {
+        let mut work = self.work();
+        if let Some(only) = &work.only {
+            unwritten.retain(|key, _| only.contains(&path_of(key)));
+        }
+        if !unwritten.is_empty() {
+            unwritten.append(&mut work.statuses);
+            work.statuses = unwritten;
+            work.not_before = Some(Instant::now() + RETRY_EVERY);
+        }
     }
 
     fn work(&self) -> MutexGuard<'_, Work> {
@@ -218,16 +258,30 @@ impl Shared {
     }
 }
 
-/// Once when it starts to fail, once when it works again.
-fn report(directory: &Path, result: io::Result<()>, failed: &mut LastLogged<(), io::ErrorKind>) {
+/// Once when it starts to fail, once when everything is written.
+fn report(directory: &Path, error: Option<&io::Error>, failed: &mut LastLogged<(), io::ErrorKind>) {
     let directory = directory.display();
-    match result {
-        Ok(()) if failed.clear(&()) => tracing::info!(%directory, "status files are written again"),
-        Err(error) if failed.update((), Some(error.kind())).is_some() => {
+    match error {
+        None if failed.clear(&()) => tracing::info!(%directory, "status files are written again"),
+        Some(error) if failed.update((), Some(error.kind())).is_some() => {
             tracing::warn!(%directory, %error, "cannot write status files; traffic is served nevertheless");
         }
         _ => {}
     }
+}
+
+/// Returns what could not be written, and why the first of it could not.
+fn put_all(directory: &Path, statuses: Texts) -> (Texts, Option<io::Error>) {
+    let (mut unwritten, mut first) = (Texts::new(), None);
+    // Taken apart as it is written: there may be tens of thousands.
+    for (key, text) in statuses {
+        let status = text.as_deref().map(serde_json::from_str).transpose().map_err(io::Error::other);
+        if let Err(error) = status.and_then(|status| put(directory, &key, status)) {
+            first.get_or_insert(error);
+            unwritten.insert(key, text);
+        }
+    }
+    (unwritten, first)
 }
 
 fn put(directory: &Path, key: &ObjectKey, status: Option<Value>) -> io::Result<()> {
@@ -366,6 +420,49 @@ mod tests {
         sink.write(&[(key("a"), None), (key("none"), None)].into());
         drop(sink);
         assert!(!file("a.yaml").exists() && file("c.yaml").exists());
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_written_is_written_later() {
+        let dir = tempfile::tempdir().unwrap();
+        let in_the_way = dir.path().join("HTTPRoute");
+        fs::write(&in_the_way, "").unwrap();
+        let mut sink = FileStatuses::new(dir.path().to_owned(), &[]).unwrap();
+        let mut fault = sink.fault();
+        sink.write(&[(key("a"), status("x")), (key("b"), status("x")), (key("c"), status("x"))].into());
+        let why = fault.wait_for(Option::is_some).await.unwrap().clone().unwrap();
+        let told = format!("cannot be written to {}: Not a directory", dir.path().display());
+        assert!(why.starts_with(&told), "{why}");
+        sink.write(&[(key("b"), status("y"))].into());
+        sink.keep_only(&[key("a"), key("b")].into());
+        fs::remove_file(in_the_way).unwrap();
+        fault.wait_for(Option::is_none).await.unwrap();
+        let written = read_statuses(dir.path()).unwrap();
+        let reasons = written.iter().map(|object| {
+            let reason = &object["status"]["parents"][0]["conditions"][0]["reason"];
+            (object["metadata"]["name"].as_str().unwrap(), reason.as_str().unwrap())
+        });
+        assert_eq!(reasons.collect::<Vec<_>>(), [("a", "x"), ("b", "y")]);
+    }
+
+    #[test]
+    fn an_end_tries_once_more_and_waits_for_no_disk() {
+        let dir = tempfile::tempdir().unwrap();
+        let in_the_way = dir.path().join("HTTPRoute");
+        for is_freed in [false, true] {
+            fs::write(&in_the_way, "").unwrap();
+            let mut sink = FileStatuses::new(dir.path().to_owned(), &[]).unwrap();
+            let fault = sink.fault();
+            sink.write(&[(key("a"), status("x"))].into());
+            while fault.borrow().is_none() {
+                std::thread::yield_now();
+            }
+            if is_freed {
+                fs::remove_file(&in_the_way).unwrap();
+            }
+            drop(sink);
+            assert_eq!(read_statuses(dir.path()).unwrap().len(), usize::from(is_freed));
+        }
     }
 
     #[test]

@@ -223,6 +223,32 @@ async fn a_link_whose_target_is_gone_takes_nothing_away() {
     assert_eq!(describe(&next(&mut source).await), ["x:[2]"]);
 }
 
+/// Its name alone makes it no file.
+#[test]
+fn a_link_to_a_directory_may_be_called_as_a_file_is() {
+    let (dir, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let team = elsewhere.path().join("team");
+    fs::create_dir(&team).unwrap();
+    fs::write(team.join("s.yaml"), service("s", 1)).unwrap();
+    symlink(&team, dir.path().join("team.yaml")).unwrap();
+    let mut directory = Directory::new(dir.path().to_owned(), MAX_FILE_SIZE);
+    let mut look_at = |paths: &[&str]| {
+        let paths = paths.iter().map(|path| dir.path().join(path)).collect();
+        directory.refresh(Ready { paths, sweep: true, reread: false })
+    };
+    assert_eq!(describe(&look_at(&[])), ["s:[1]"]);
+    fs::rename(&team, elsewhere.path().join("away")).unwrap();
+    let update = look_at(&["team.yaml"]);
+    let problem = "team.yaml: is a link to nothing: remove it, or put there what it leads to; its last good objects \
+                   (1) stay in force";
+    assert_eq!((describe(&update), problem_texts(&dir, &update)), (Vec::new(), vec![problem.to_owned()]));
+    let update = look_at(&["team.yaml"]);
+    assert_eq!((describe(&update), update.problems), (Vec::new(), None));
+    fs::remove_file(dir.path().join("team.yaml")).unwrap();
+    assert_eq!(problem_texts(&dir, &look_at(&[])), [""; 0]);
+    assert_eq!(describe(&look_at(&[])), ["-s"]);
+}
+
 #[tokio::test]
 async fn what_is_no_file_is_reported_and_holds_nothing_up() {
     let (dir, mut source) = loaded(&[("a.yaml", service("s", 1)), ("b.yaml", service("t", 1))]).await;
@@ -333,4 +359,73 @@ async fn a_root_that_is_gone_takes_nothing_with_it() {
     let update = soon(&mut source).await;
     let problem = "conf: cannot be read: No such file or directory (os error 2); its last good objects (1) stay in force";
     assert_eq!((describe(&update), problem_texts(&dir, &update)), (Vec::new(), vec![problem.to_owned()]));
+}
+
+/// As SIGHUP does, before any sweep, and again when files that are gone have rested.
+#[test]
+fn reading_everything_again_takes_nothing_from_a_root_that_is_absent() {
+    let dir = tempfile::tempdir().unwrap();
+    let (release, link) = (dir.path().join("release"), dir.path().join("link"));
+    fs::create_dir_all(release.join("team")).unwrap();
+    let file = release.join("team/a.yaml");
+    fs::write(&file, service("s", 1)).unwrap();
+    symlink("release", &link).unwrap();
+    for (root, away) in [(&link, dir.path().join("old")), (&release, dir.path().join("away"))] {
+        let mut directory = Directory::new(root.clone(), MAX_FILE_SIZE);
+        let mut reread = || directory.refresh(Ready { reread: true, ..Ready::default() });
+        assert_eq!(describe(&reread()), ["s:[1]"]);
+        fs::rename(root, &away).unwrap();
+        let absent = reread();
+        let [problem] = problem_texts(&dir, &absent).try_into().unwrap();
+        assert!(problem.ends_with("(os error 2); its last good objects (1) stay in force"), "{problem}");
+        assert_eq!((describe(&absent), describe(&reread())), (Vec::new(), Vec::new()));
+        fs::rename(away, root).unwrap();
+        assert_eq!(problem_texts(&dir, &reread()), [""; 0]);
+        fs::remove_file(root.join("team/a.yaml")).unwrap();
+        assert_eq!(describe(&reread()), [""; 0]);
+        assert_eq!(describe(&reread()), ["-s"]);
+        fs::write(&file, service("s", 1)).unwrap();
+    }
+}
+
+/// A link leads to another mount here, since mounting is not for everyone.
+#[test]
+fn what_was_mounted_takes_nothing_with_it() {
+    let (dir, mounted) = (tempfile::tempdir().unwrap(), tempfile::tempdir_in("/dev/shm").unwrap());
+    let (root, below) = (dir.path().join("conf"), dir.path().join("below"));
+    for directory in [root.clone(), below.clone(), mounted.path().join("team")] {
+        fs::create_dir_all(directory).unwrap();
+    }
+    fs::write(root.join("a.yaml"), service("r", 1)).unwrap();
+    fs::write(mounted.path().join("s.yaml"), service("s", 1)).unwrap();
+    fs::write(mounted.path().join("team/t.yaml"), service("t", 1)).unwrap();
+    let lead_to = |to: &Path| {
+        symlink(to, dir.path().join("new")).unwrap();
+        fs::rename(dir.path().join("new"), root.join("policies")).unwrap();
+    };
+    lead_to(mounted.path());
+    let mut directory = Directory::new(root.clone(), MAX_FILE_SIZE);
+    let mut reread = || directory.refresh(Ready { reread: true, ..Ready::default() });
+    assert_eq!(describe(&reread()), ["r:[1]", "s:[1]", "t:[1]"]);
+    lead_to(&below);
+    let update = reread();
+    let problem = "conf/policies: is empty, and what was mounted there is gone: mount it again, or put a manifest \
+                   there, if only an empty one, to give up what it held; its last good objects (2) stay in force";
+    assert_eq!((describe(&update), problem_texts(&dir, &update)), (Vec::new(), vec![problem.to_owned()]));
+    for _ in 0..2 {
+        let update = reread();
+        assert_eq!((describe(&update), update.problems), (Vec::new(), None));
+    }
+
+    fs::write(mounted.path().join("s.yaml"), service("s", 2)).unwrap();
+    lead_to(mounted.path());
+    let update = reread();
+    assert_eq!((describe(&update), problem_texts(&dir, &update)), (vec!["s:[2]".to_owned()], Vec::new()));
+    lead_to(&below);
+    assert_eq!(describe(&reread()), [""; 0]);
+    fs::write(below.join("none.yaml"), "").unwrap();
+    assert_eq!(
+        (describe(&reread()), describe(&reread())),
+        (Vec::new(), vec!["-s".to_owned(), "-t".to_owned()])
+    );
 }

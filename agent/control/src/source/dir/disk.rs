@@ -7,7 +7,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::OFlags;
+use rustix::fs::{AtFlags, CWD, OFlags, StatxFlags, statx};
 
 const MAX_DEPTH: usize = 16;
 
@@ -44,6 +44,10 @@ pub(crate) struct DirectoryId {
     inode: u64,
 }
 
+/// The mount that a directory is on, as long as it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct MountId(u64);
+
 /// The result of a walk through the directory.
 #[derive(Debug, Default)]
 pub(crate) struct Listing {
@@ -51,6 +55,8 @@ pub(crate) struct Listing {
     pub files: BTreeMap<PathBuf, Option<Stamp>>,
     /// Every directory that holds files or directories that count, the root included.
     pub directories: BTreeMap<PathBuf, DirectoryId>,
+    /// The mount of each of these.
+    pub mounts: BTreeMap<PathBuf, MountId>,
     /// Directories that could not be read, or lead too far, and links that may have led to one.
     pub failures: BTreeMap<PathBuf, ListError>,
 }
@@ -91,6 +97,11 @@ pub(crate) enum ListError {
     OfKernel(&'static str),
     #[error("{TO_NOTHING}")]
     ToNothing,
+    #[error(
+        "is empty, and what was mounted there is gone: mount it again, or put a manifest there, if only an empty \
+         one, to give up what it held"
+    )]
+    Unmounted,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -143,6 +154,7 @@ fn list_within(root: &Path, max_linked: usize) -> Listing {
                 roots.extend(links);
                 listing.files.extend(found.files);
                 listing.directories.extend(found.directories);
+                listing.mounts.extend(found.mounts);
                 listing.failures.extend(found.failures);
             }
             Err(error) => drop(listing.failures.insert(path, error)),
@@ -183,7 +195,11 @@ pub(crate) fn read(path: &Path, limit: u64) -> Result<(Stamp, String), ReadError
 
 /// True if one of the directories that a file was read through is a link to nothing.
 pub(crate) fn is_below_link_to_nothing(path: &Path) -> bool {
-    path.ancestors().skip(1).any(|path| path.is_symlink() && !path.exists())
+    path.ancestors().skip(1).any(is_link_to_nothing)
+}
+
+pub(crate) fn is_link_to_nothing(path: &Path) -> bool {
+    path.is_symlink() && !path.exists()
 }
 
 /// A link that leads nowhere was not removed: somewhere else, something is missing.
@@ -261,7 +277,8 @@ impl<'a> Walk<'a> {
     }
 
     fn visit(&mut self, path: &Path, depth: usize) -> Result<(), ListError> {
-        let id = DirectoryId::of(&fs::metadata(path)?);
+        let metadata = fs::metadata(path)?;
+        let id = DirectoryId::of(&metadata);
         if self.seen_before.contains(&id) || !self.seen.insert(id) {
             return Ok(());
         }
@@ -277,6 +294,7 @@ impl<'a> Walk<'a> {
             }
         }
         self.found.directories.insert(path.to_owned(), id);
+        self.found.mounts.insert(path.to_owned(), MountId::of(path, &metadata));
         entries.sort_by_key(fs::DirEntry::file_name);
         entries.iter().for_each(|entry| self.entry(entry, depth));
         Ok(())
@@ -325,6 +343,17 @@ fn ensure_not_of_kernel(path: &Path) -> Result<(), ListError> {
 impl DirectoryId {
     fn of(metadata: &Metadata) -> Self {
         Self { device: metadata.dev(), inode: metadata.ino() }
+    }
+}
+
+// === impl MountId ===
+
+impl MountId {
+    /// Before Linux 5.8, the file system stands for the mount.
+    fn of(path: &Path, metadata: &Metadata) -> Self {
+        let mount = statx(CWD, path, AtFlags::empty(), StatxFlags::MNT_ID).ok();
+        let mount = mount.filter(|it| StatxFlags::from_bits_retain(it.stx_mask).contains(StatxFlags::MNT_ID));
+        Self(mount.map_or(metadata.dev(), |it| it.stx_mnt_id))
     }
 }
 
