@@ -1,6 +1,7 @@
 //! The command line. Every option of `run` has an environment variable `PORTCULLIS_<OPTION>`, but
 //! for the collector, whose is OpenTelemetry's.
 
+mod log_filter;
 mod run;
 mod telemetry;
 
@@ -17,6 +18,7 @@ use crate::cleanup::CleanupArgs;
 use crate::output::{Colour, Format, View};
 use crate::watch_limits::{LONGEST_TIME, MOST_REQUESTS, USUAL_TIME};
 
+pub(crate) use log_filter::LogFilter;
 pub(crate) use run::{
     DatapathChoice, DurationsBy, ForwardingChoice, Http1Choice, LogFormat, MetricsArgs, RunArgs,
 };

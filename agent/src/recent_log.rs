@@ -5,9 +5,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use tracing::Level;
 use tracing_subscriber::fmt::MakeWriter;
-use tracing_subscriber::fmt::writer::MakeWriterExt;
 
 /// In bytes, of the first lines of a run. A line has a few hundred.
 const FIRST: usize = 16 << 10;
@@ -32,9 +30,9 @@ struct Lines {
 /// A writer of one line.
 struct Writer;
 
-/// Details of requests are not kept, which lines below INFO have.
+/// A writer of each line. It gets none below INFO, which have details of requests.
 pub(crate) fn writer() -> impl for<'w> MakeWriter<'w> + Send + Sync + 'static {
-    (|| Writer).with_max_level(Level::INFO)
+    || Writer
 }
 
 /// The oldest first.

@@ -2,12 +2,12 @@
 
 use std::io::IsTerminal;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, fmt};
 
-use crate::cli::LogFormat;
+use crate::cli::{LogFilter, LogFormat};
 use crate::recent_log;
 
 /// Crates that log each request that fails, each watch that has gone with its directory, and each
@@ -16,20 +16,23 @@ use crate::recent_log;
 /// `--log kube_runtime=warn` brings these lines back.
 const QUIET: &str = "kube_client=off,kube_runtime=off,notify=off,rustls=off";
 
-pub(crate) fn start(filter: &str, format: LogFormat) -> Result<()> {
+/// The level of what a filter has no other one for, and of the lines that are kept.
+const DEFAULT: &str = "info";
+
+pub(crate) fn start(filter: &LogFilter, format: LogFormat) -> Result<()> {
     let lines = fmt::layer().with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal());
     let lines = match format {
         LogFormat::Text => lines.with_target(false).boxed(),
         LogFormat::Json => lines.json().flatten_event(true).boxed(),
     };
     let recent = fmt::layer().with_writer(recent_log::writer()).with_ansi(false).with_target(false);
-    tracing_subscriber::registry().with(quieted(filter)?).with(lines).with(recent).init();
+    let lines = lines.with_filter(quieted(&filter.to_string())?);
+    tracing_subscriber::registry().with(lines).with(recent.with_filter(quieted(DEFAULT)?)).init();
     Ok(())
 }
 
 fn quieted(filter: &str) -> Result<EnvFilter> {
-    EnvFilter::try_new(format!("{QUIET},{filter}"))
-        .with_context(|| format!("--log {filter:?} is no log filter"))
+    Ok(EnvFilter::try_new(format!("{DEFAULT},{QUIET},{filter}"))?)
 }
 
 #[cfg(test)]
@@ -70,5 +73,14 @@ mod tests {
     fn clients_write_no_lines_into_the_log() {
         assert_eq!(logged("info"), " WARN clients are kept out\n");
         assert_eq!(logged("info,rustls=warn").lines().count(), 2, "where it is asked for");
+    }
+
+    #[test]
+    fn what_is_asked_of_a_part_silences_no_other() {
+        for filter in ["", "portcullis_control=trace", "rustls=off"] {
+            assert_eq!(logged(filter), " WARN clients are kept out\n", "{filter}");
+        }
+        assert_eq!(logged("error"), "");
+        assert_eq!(logged("off,rustls=warn").lines().count(), 1);
     }
 }

@@ -284,6 +284,20 @@ fn the_api_explains_as_the_command_does_and_names_the_nodes() {
     assert_eq!(command, told);
 }
 
+/// Heads that a Gateway takes are questions, and what is longer is none that any takes.
+#[test]
+fn long_fields_are_explained() {
+    let admin = Admin::of_shop();
+    let field = format!("X-A: {}", "a".repeat(70_000));
+    let explained = admin.agent.command(&["explain", "http://shop.example:8080/cart", "-H", &field]);
+    assert!(explained.contains("431"), "{explained}");
+    // The line end that ends the request is its last two bytes.
+    let (most, spaces) = ((256 << 10) + 1, " ".repeat((256 << 10) - 1));
+    let longer = format!("Host: localhost\r\nContent-Length: {most}\r\n\r\n{spaces}");
+    let answer = admin.ask("POST", "/explain", &longer);
+    assert!(answer.starts_with("HTTP/1.1 413") && answer.contains("no Gateway takes such a"), "{answer}");
+}
+
 /// All processes of the machine reach the port, and operators paste answers elsewhere.
 #[test]
 fn values_that_filters_write_are_told_by_name_alone() {

@@ -16,7 +16,7 @@ use portcullis_api::{Change, ObjectKey};
 use portcullis_gateway::infra::Agents;
 use portcullis_gateway::{Fault, Feedback, NameAnswer, Outcome};
 use portcullis_log::{CurrentProblems, Difference};
-use portcullis_model::{FrontendKey, ObjectName, Snapshot, Unserved};
+use portcullis_model::{FrontendKey, ObjectName, Port, Snapshot, Unserved};
 use tokio::sync::watch;
 
 use crate::names::Names;
@@ -472,8 +472,9 @@ enum FrontendLine {
     Changed(String),
 }
 
-/// The frontends at which Gateways are served now, and those at which they no longer are, with
-/// their namespaces. What cannot be served comes first.
+/// The frontends at which Gateways are served now, and those at which they no longer are, with the
+/// namespaces of their listeners. What cannot be served comes first, and of that, and of all else,
+/// the Gateways' own listeners.
 fn frontend_lines(
     before: &State,
     snapshot: &Snapshot,
@@ -487,11 +488,11 @@ fn frontend_lines(
         let gateway = &port.gateway.name;
         match answer.refused.frontends.get(frontend) {
             Some(why) if before.refused.frontends.get(frontend) != Some(why) => {
-                refused.push((gateway, format!("Gateway {gateway} cannot be served on {frontend}: {why}")));
+                refused.push((port, format!("Gateway {gateway} cannot be served on {frontend}: {why}")));
             }
             None if !served(before, frontend) => {
                 let line = format!("Gateway {gateway} is served on {frontend} ({})", port.listeners);
-                changed.push((gateway, line));
+                changed.push((port, line));
             }
             _ => {}
         }
@@ -499,20 +500,29 @@ fn frontend_lines(
     for (listener @ (frontend, _), why) in &answer.refused.listeners {
         let port = snapshot.frontends.get(frontend);
         if let Some(port) = port.filter(|_| before.refused.listeners.get(listener) != Some(why)) {
-            refused.push((&port.gateway.name, format!("not served on {frontend}: {why}")));
+            refused.push((port, format!("not served on {frontend}: {why}")));
         }
     }
     for (frontend, port) in &before.snapshot.frontends {
         if !snapshot.frontends.contains_key(frontend) {
             let gateway = &port.gateway.name;
-            changed.push((gateway, format!("Gateway {gateway} is no longer served on {frontend}")));
+            changed.push((port, format!("Gateway {gateway} is no longer served on {frontend}")));
         }
     }
-    let namespace = |gateway: &ObjectName| gateway.namespace.to_string();
-    let refused = refused.into_iter().map(|(of, line)| (namespace(of), FrontendLine::Refused(line)));
-    refused
-        .chain(changed.into_iter().map(|(of, line)| (namespace(of), FrontendLine::Changed(line))))
-        .collect()
+    for lines in [&mut refused, &mut changed] {
+        lines.sort_by_key(|(port, _)| owner(port) != &*port.gateway.name.namespace);
+    }
+    let of = |port: &Port| owner(port).to_owned();
+    let refused = refused.into_iter().map(|(port, line)| (of(port), FrontendLine::Refused(line)));
+    refused.chain(changed.into_iter().map(|(port, line)| (of(port), FrontendLine::Changed(line)))).collect()
+}
+
+/// The namespace of the Gateway if a listener of the port is its own, else of one of those that
+/// have listeners there.
+fn owner(port: &Port) -> &str {
+    let gateway = &*port.gateway.name.namespace;
+    let all = port.listeners.iter().map(|listener| &*listener.id.parent.namespace);
+    all.min_by_key(|namespace| (*namespace != gateway, *namespace)).unwrap_or(gateway)
 }
 
 /// As many lines as there may be now.

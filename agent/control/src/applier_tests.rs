@@ -481,3 +481,26 @@ async fn frontends_that_come_and_go_are_no_flood() {
     let (written, _) = budget.cut(frontend_lines(&served, &Snapshot::default(), &none));
     assert_eq!(written.len(), 0);
 }
+
+#[test]
+fn frontends_of_tenants_leave_the_gateways_own_their_lines() {
+    let gateway = json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway",
+        "metadata": {"name": "main", "namespace": "infra", "uid": "main"},
+        "spec": {"gatewayClassName": "c", "addresses": [{"value": "192.0.2.1"}],
+            "allowedListeners": {"namespaces": {"from": "All"}},
+            "listeners": [{"name": "own", "port": 9000, "protocol": "HTTP"}]}});
+    let tenants = (1..=60).map(|at| {
+        set(json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "ListenerSet",
+            "metadata": {"name": format!("l{at}"), "namespace": format!("t{}", at % 3), "uid": format!("l{at}")},
+            "spec": {"parentRef": {"name": "main", "namespace": "infra"},
+                "listeners": [{"name": "a", "port": 8000 + at, "protocol": "HTTP"}]}}))
+    });
+    let mut translator = Translator::new(Settings::default());
+    let outcome = translator.apply([class(), set(gateway)].into_iter().chain(tenants).collect());
+    let lines = frontend_lines(&State::default(), &outcome.snapshot, &Acknowledgement::default());
+    let count = |of: &str| lines.iter().filter(|(namespace, _)| namespace == of).count();
+    assert_eq!((count("infra"), count("t0"), count("t1")), (1, 20, 20));
+    let (written, _) = Budget::default().cut(lines);
+    let FrontendLine::Changed(first) = &written[0] else { panic!("nothing is refused") };
+    assert!(first.contains("9000"), "{first}");
+}

@@ -43,8 +43,9 @@ use crate::cli::RunArgs;
 use crate::hand_over::predecessor::Predecessor;
 use crate::plane::Plane;
 
-/// Largest body of a question, in bytes.
-const MAX_BODY: usize = 64 << 10;
+/// Largest body of a question, in bytes: the head of a request that a Gateway may take has a third
+/// of it, or twice as much as JSON.
+const MAX_BODY: usize = 256 << 10;
 /// Connections of one socket. One more ends the oldest that asks nothing: nothing that holds
 /// connections keeps a probe out.
 const MAX_CONNECTIONS: usize = 64;
@@ -448,7 +449,10 @@ impl Service {
         let body = match timeout(REQUEST_TIME, Limited::new(body, MAX_BODY).collect()).await {
             Ok(Ok(body)) => body.to_bytes(),
             Ok(Err(_)) => {
-                let long = text(StatusCode::PAYLOAD_TOO_LARGE, "the question is too long\n");
+                let long = text(
+                    StatusCode::PAYLOAD_TOO_LARGE,
+                    "the question is too long: no Gateway takes such a request (431)\n",
+                );
                 return Ok(counted(long, None, answering));
             }
             Err(_) => {

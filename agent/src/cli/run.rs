@@ -11,7 +11,7 @@ use portcullis_node::Beside;
 use portcullis_node::vips::{Arp, Host};
 
 use crate::cli::telemetry::TelemetryArgs;
-use crate::cli::{AdminSocket, ExternalArgs, HostPortArgs, InputLimits};
+use crate::cli::{AdminSocket, ExternalArgs, HostPortArgs, InputLimits, LogFilter};
 use crate::cluster::ClusterArgs;
 
 #[derive(Args)]
@@ -157,9 +157,10 @@ pub(crate) struct RunArgs {
     /// Time for connections to finish after SIGTERM, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 30, env = "PORTCULLIS_DRAIN_TIMEOUT")]
     drain_timeout: u64,
-    /// Filter of the log, in tracing's syntax: info, debug, portcullis_proxy=trace, …
+    /// Filter of the log, in tracing's syntax: debug, or portcullis_proxy=trace with info for all
+    /// else, …
     #[arg(long, value_name = "FILTER", default_value = "info", env = "PORTCULLIS_LOG")]
-    pub log: String,
+    pub log: LogFilter,
     /// Format of log lines
     #[arg(long, value_enum, default_value_t, env = "PORTCULLIS_LOG_FORMAT")]
     pub log_format: LogFormat,
@@ -310,7 +311,7 @@ impl RunArgs {
             LogFormat::Text => "text",
             LogFormat::Json => "json",
         };
-        let (log, drain_seconds) = (self.log.clone(), self.drain_timeout);
+        let (log, drain_seconds) = (self.log.to_string(), self.drain_timeout);
         let (external, telemetry) = (self.external.rule(), self.telemetry.of_pods());
         Pods { log, log_format: log_format.to_owned(), drain_seconds, external, telemetry, ..Pods::new("") }
     }

@@ -284,6 +284,7 @@ fn aliases(servers: &mut Servers, world: &World, report: &mut Vec<Difference>) {
     let all = world.ingresses.iter().enumerate();
     for (index, ingress) in all.filter(|(_, ingress)| !ingress.is_canary()) {
         let all = ingress.get("server-alias").unwrap_or_default().split(',').map(str::trim);
+        let is_also_of_the_rest = ingress.rules.iter().any(|(host, _)| host.is_empty());
         for alias in all.filter(|alias| !alias.is_empty()) {
             let mut tell = |outcome, text: &str| {
                 let text = format!("{alias}: {text}");
@@ -304,7 +305,13 @@ fn aliases(servers: &mut Servers, world: &World, report: &mut Vec<Difference>) {
                 let server = servers.get(host).cloned().filter(|_| owner == host);
                 if let Some(server) = server {
                     servers.entry(alias.to_owned()).or_insert(server);
-                    tell(Outcome::Became, "hostname of the routes of all Ingresses of its host");
+                    match is_also_of_the_rest {
+                        false => tell(Outcome::Became, "hostname of the routes of all Ingresses of its host"),
+                        true => tell(
+                            Outcome::Differs,
+                            &format!("hostname of the routes of {host}; until now rules without host had it"),
+                        ),
+                    }
                 } else {
                     tell(Outcome::Lost, &format!("it is an alias of {owner}, which comes first"));
                 }

@@ -118,6 +118,13 @@ fn a_status_directory_that_is_not_there_can_be_chosen() {
 }
 
 #[test]
+fn lines_that_are_kept_do_not_depend_on_the_filter() {
+    let agent = Agent::start_with(&["--log", "off"], &[("all.yaml", MANIFESTS)]);
+    let log = agent.admin("/log").unwrap().body;
+    assert!(log.contains(" INFO Portcullis ") && log.contains(" INFO datapath: "), "{log}");
+}
+
+#[test]
 fn mistakes_of_a_tenant_neither_flood_the_log_nor_forge_it() {
     let fields: Vec<_> = (0..100).map(|number| format!("  field{number}: 1\n")).collect();
     let route = format!(

@@ -232,6 +232,22 @@ fn a_second_ingress_adds_no_alias() {
     assert!(told_of(&told, "server-alias")[0].starts_with("lost"), "{told}");
 }
 
+/// In ingress-nginx the server for all other hosts comes first, and has the alias.
+#[test]
+fn an_alias_beside_a_rule_without_host_differs() {
+    let alias = [("server-alias", "alias.example.net")];
+    let mut object = ingress("shop", "app", "app.example.com", ("/", "Prefix"), &alias);
+    let told = |object: &Value| {
+        let told = text(&portcullis(&["convert", "-"], &documents(std::slice::from_ref(object))).stderr);
+        told_of(&told, "server-alias").concat()
+    };
+    assert!(told(&object).starts_with("became"), "{}", told(&object));
+    let mut rest = object["spec"]["rules"][0].clone();
+    rest.as_object_mut().unwrap().remove("host");
+    object["spec"]["rules"].as_array_mut().unwrap().push(rest);
+    assert!(told(&object).starts_with("differs"), "{}", told(&object));
+}
+
 /// ingress-nginx has it beside the Service.
 #[test]
 fn a_canary_beside_one_path_of_several_differs() {

@@ -172,6 +172,7 @@ fn a_service_of_systemd_serves_reloads_and_is_upgraded_without_a_refused_connect
     machine.run("dpkg --purge portcullis").unwrap();
     assert!(!machine.file("/run/portcullis-bpf").exists(), "the unit's mount point is left");
     assert!(!machine.file("/var/lib/portcullis").exists());
+    assert!(!machine.file("/var/log/portcullis").exists());
 }
 
 /// All of an operator's commands that must cost no client anything.
@@ -191,7 +192,14 @@ fn operate(machine: &Machine, answered: &AtomicU64) -> Result<()> {
         goes_on()
     };
     replaced("systemctl reload portcullis")?;
+    let default = machine.file("/etc/default/portcullis");
+    let options = fs::read_to_string(&default)?;
+    fs::write(&default, options.replace("\n#PORTCULLIS_ACCESS_LOG=", "\nPORTCULLIS_ACCESS_LOG="))?;
     replaced("systemctl reload portcullis")?;
+    let rights = machine.run("stat -c %U:%G:%a /var/log/portcullis")?;
+    ensure!(rights.trim() == "portcullis:portcullis:750", "{rights}");
+    ensure!(machine.file("/var/log/portcullis/access.log").is_file(), "no access log");
+    fs::write(&default, &options)?;
     replaced("dpkg --install --force-unsafe-io /tmp/next.deb")?;
 
     // A reload that is refused, whatever the reason, leaves the agent that serves.
@@ -202,8 +210,6 @@ fn operate(machine: &Machine, answered: &AtomicU64) -> Result<()> {
     let log = machine.log();
     ensure!(log.contains("broken.yaml:1") && log.contains("not YAML"), "{log}");
     fs::remove_file(broken)?;
-    let default = machine.file("/etc/default/portcullis");
-    let options = fs::read_to_string(&default)?;
     fs::write(&default, options.clone() + "PORTCULLIS_CORES=none\n")?;
     refuse(machine, "systemctl reload portcullis")?;
     fs::write(&default, options)?;

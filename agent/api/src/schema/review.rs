@@ -423,7 +423,27 @@ fn leave_values_out(value: &mut Value) {
             }
         }
         Value::Array(items) => items.iter_mut().for_each(leave_values_out),
-        Value::String(_) | Value::Number(_) | Value::Bool(_) | Value::Null => {}
+        Value::String(text) => *text = without_password(&without_query(text)),
+        Value::Number(_) | Value::Bool(_) | Value::Null => {}
+    }
+}
+
+/// A path or URL without what follows it, which may have tokens.
+fn without_query(text: &str) -> String {
+    match text.split_once('?') {
+        Some((path, query)) if path.contains('/') || query.contains('=') => format!("{path}?{LEFT_OUT}"),
+        _ => text.to_owned(),
+    }
+}
+
+/// A URL or origin without the user and password before its host.
+fn without_password(text: &str) -> String {
+    let begin = text.find("://").map_or(0, |at| at + "://".len());
+    let (scheme, rest) = text.split_at(begin);
+    let authority = rest.split('/').next().unwrap_or_default();
+    match authority.rsplit_once('@') {
+        Some((user, _)) => format!("{scheme}{LEFT_OUT}{}", &rest[user.len()..]),
+        None => text.to_owned(),
     }
 }
 
@@ -569,6 +589,37 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn tokens_of_queries_and_passwords_are_not_told_of() {
+        let schemas = Schemas::embedded();
+        let schema = &schemas.get("gateway.networking.k8s.io", "HTTPRoute").unwrap().versions["v1"];
+        for (filter, is_told) in [
+            (
+                json!({"requestRedirect": {"path": {"type": "ReplaceFullPath", "replaceFullPath": "/cb?s3cret"}}}),
+                "/cb?(",
+            ),
+            (
+                json!({"requestRedirect": {"path": {"type": "ReplacePrefixMatch", "replacePrefixMatch": "cb?a=s3cret"}}}),
+                "cb?(",
+            ),
+            (json!({"requestRedirect": {"hostname": 1, "path": "https://a.example?s3cret"}}), "(left out)"),
+            (
+                json!({"cors": {"allowOrigins": ["https://user:s3cret@a.example/x"]}}),
+                "https://(left out)@a.example/x",
+            ),
+            (json!({"cors": {"allowOrigins": ["user:s3cret@a.example"]}}), "(left out)@a.example"),
+        ] {
+            // Of the wrong type, and with a filter that it must not be beside.
+            let mut route = json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute",
+                "metadata": {"name": "r"}, "spec": {"rules": [{"filters": [
+                    filter, {"type": "URLRewrite", "urlRewrite": {"hostname": "b.example"}}]}]}});
+            route["spec"]["rules"][0]["filters"][0]["type"] = "RequestRedirect".into();
+            let review = format!("{:?}", schema.review(&mut route).violations);
+            assert!(review.contains(is_told) && !review.contains("s3cret"), "{review}");
+        }
+        assert_eq!(without_query("(a?b)+"), "(a?b)+");
     }
 
     #[test]

@@ -14,7 +14,9 @@ const LINES: u32 = 20;
 #[derive(Debug)]
 pub(crate) struct LogBudgets {
     started: Instant,
-    minute: Mutex<Minute>,
+    endpoints: Mutex<Minute>,
+    /// Their own: endpoints go and come by the hundred, and key sets are what tokens pass by.
+    key_sets: Mutex<Minute>,
 }
 
 #[derive(Debug, Default)]
@@ -34,28 +36,53 @@ enum Turn {
 
 impl Default for LogBudgets {
     fn default() -> Self {
-        Self { started: Instant::now(), minute: Mutex::default() }
+        Self { started: Instant::now(), endpoints: Mutex::default(), key_sets: Mutex::default() }
     }
 }
 
 // === impl LogBudgets ===
 
 impl LogBudgets {
-    /// Writes a line about a backend, unless there were many of its namespace.
-    pub(crate) fn tell(&self, BackendName(backend): &BackendName, line: impl FnOnce()) {
-        let namespace = backend.split('/').next().unwrap_or_default();
-        let number = self.started.elapsed().as_secs() / 60;
-        let turn = self.minute.lock().unwrap_or_else(PoisonError::into_inner).next(namespace, number);
+    /// Writes a line about an endpoint of a backend, unless there were many of its namespace.
+    pub(crate) fn tell_of_endpoint(&self, backend: &BackendName, line: impl FnOnce()) {
+        let namespace = namespace(backend);
+        let turn = self.next(&self.endpoints, namespace);
         if turn != Turn::Over {
             line();
         }
         if turn == Turn::Last {
             tracing::warn!(
-                "namespace {namespace}: what else becomes of its backends' endpoints and of its key sets within this \
-                 minute is not logged; the metrics portcullis_endpoint_out and portcullis_key_set_fetches_total have it"
+                "namespace {namespace}: what else becomes of its backends' endpoints within this minute is not logged; \
+                 the metric portcullis_endpoint_out has it"
             );
         }
     }
+
+    /// Writes a line about a key set of a backend, unless there were many of its namespace. Returns
+    /// true if it did: a line that had no turn is tried again.
+    pub(crate) fn tell_of_key_set(&self, backend: &BackendName, line: impl FnOnce()) -> bool {
+        let namespace = namespace(backend);
+        let turn = self.next(&self.key_sets, namespace);
+        if turn != Turn::Over {
+            line();
+        }
+        if turn == Turn::Last {
+            tracing::warn!(
+                "namespace {namespace}: what else becomes of its key sets within this minute is logged after it, if it \
+                 lasts; the metric portcullis_key_set_fetches_total has it"
+            );
+        }
+        turn != Turn::Over
+    }
+
+    fn next(&self, minute: &Mutex<Minute>, namespace: &str) -> Turn {
+        let number = self.started.elapsed().as_secs() / 60;
+        minute.lock().unwrap_or_else(PoisonError::into_inner).next(namespace, number)
+    }
+}
+
+fn namespace(BackendName(backend): &BackendName) -> &str {
+    backend.split('/').next().unwrap_or_default()
 }
 
 // === impl Minute ===
@@ -96,10 +123,19 @@ mod tests {
         let budgets = LogBudgets::default();
         let mut lines = 0;
         for backend in 0..100 {
-            budgets.tell(&BackendName(format!("a/b{backend}:80").into()), || lines += 1);
+            budgets.tell_of_endpoint(&BackendName(format!("a/b{backend}:80").into()), || lines += 1);
         }
         assert_eq!(lines, LINES);
-        budgets.tell(&BackendName("c/d:80".into()), || lines += 1);
+        budgets.tell_of_endpoint(&BackendName("c/d:80".into()), || lines += 1);
         assert_eq!(lines, LINES + 1);
+    }
+
+    #[test]
+    fn endpoints_leave_key_sets_their_lines() {
+        let budgets = LogBudgets::default();
+        let backend = BackendName("a/b:80".into());
+        (0..100).for_each(|_| budgets.tell_of_endpoint(&backend, || {}));
+        let told = (0..100).filter(|_| budgets.tell_of_key_set(&backend, || {})).count();
+        assert_eq!(told, LINES as usize);
     }
 }

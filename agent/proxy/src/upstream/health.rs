@@ -193,7 +193,7 @@ impl BackendHealth {
 
     /// Writes a line about an endpoint, unless there were many.
     fn tell(&self, line: impl FnOnce()) {
-        self.lines.tell(&self.name, line);
+        self.lines.tell_of_endpoint(&self.name, line);
     }
 
     fn checked(&self, outcome: &Result<(), String>) {

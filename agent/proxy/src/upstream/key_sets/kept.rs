@@ -31,6 +31,7 @@ pub(super) struct KeptSet {
     fetching: Fetching,
     waiting: Vec<oneshot::Sender<Arc<KeySet>>>,
     lines: Arc<LogBudgets>,
+    logged: State,
     failures_in_a_row: u32,
     fetches: u64,
     failures: u64,
@@ -42,6 +43,15 @@ enum Fetching {
     ByTime,
     /// A token has brought it about.
     ByToken,
+}
+
+/// The state of a set, as the log has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Good,
+    Failing,
+    /// It failed for so long that its keys are not good any more.
+    Expired,
 }
 
 /// The effect of a question.
@@ -65,6 +75,7 @@ impl KeptSet {
             fetching: Fetching::ByTime,
             waiting: Vec::new(),
             lines,
+            logged: State::Good,
             failures_in_a_row: 0,
             fetches: 0,
             failures: 0,
@@ -139,9 +150,7 @@ impl KeptSet {
     }
 
     fn take(&mut self, keys: KeySet, now: Instant) {
-        if self.is_failing() {
-            self.tell(|set| tracing::info!("key set {set} is fetched again"));
-        }
+        self.tell(State::Good, |set| tracing::info!("key set {set} is fetched again"));
         self.failures_in_a_row = 0;
         self.fetches += 1;
         self.fetched = Some(now);
@@ -151,38 +160,36 @@ impl KeptSet {
         }
     }
 
-    /// Logged when it begins, and when there are no keys any more.
     fn fail(&mut self, why: &str, now: Instant) {
-        let is_new = !self.is_failing();
         self.failures_in_a_row = self.failures_in_a_row.saturating_add(1);
         self.failures += 1;
-        let age = self.fetched.filter(|_| self.keys.is_some()).map(|at| now - at);
-        match age {
+        match self.fetched.map(|at| now - at) {
             Some(age) if age >= KEPT => {
-                self.tell(|set| tracing::error!(
+                self.tell(State::Expired, |set| tracing::error!(
                     "key set {set} could not be fetched for {KEPT:?} ({why}): no token of its issuer passes any more"
                 ));
                 self.keys = None;
             }
-            Some(_) if is_new => {
-                self.tell(|set| tracing::warn!(
+            Some(_) => {
+                self.tell(State::Failing, |set| tracing::warn!(
                     "key set {set} cannot be fetched: {why}; tokens are checked with the one that is there, for {KEPT:?} at \
                      most"
                 ));
             }
-            None if is_new => {
-                self.tell(|set| tracing::warn!(
+            None => {
+                self.tell(State::Failing, |set| tracing::warn!(
                     "key set {set} cannot be fetched: {why}; no token of its issuer passes until the Service answers 200 \
                      with a JSON Web Key Set"
                 ));
             }
-            Some(_) | None => {}
         }
     }
 
-    /// Writes a line, unless there were many of its namespace.
-    fn tell(&self, line: impl FnOnce(&RemoteKeySet)) {
-        self.lines.tell(&self.set.backend, || line(&self.set));
+    /// Logs a state once, when it begins or as soon as its namespace has a line left.
+    fn tell(&mut self, state: State, line: impl FnOnce(&RemoteKeySet)) {
+        if state != self.logged && self.lines.tell_of_key_set(&self.set.backend, || line(&self.set)) {
+            self.logged = state;
+        }
     }
 
     pub(super) fn published(&self) -> PublishedSet {
@@ -301,6 +308,26 @@ mod tests {
         assert_eq!(kept.end(Err("down".to_owned()), now + KEPT, 1.0), LAST_RETRY.mul_f64(1.2));
         kept.end(Ok(keys("a")), now + KEPT + SECOND, 0.0);
         assert!(kept.published().keys.is_some());
+    }
+
+    #[test]
+    fn what_lasts_is_logged_once_there_are_lines_again() {
+        let now = Instant::now();
+        let mut kept = kept(now);
+        let backend = kept.set.backend.clone();
+        while kept.lines.tell_of_key_set(&backend, || {}) {}
+        kept.end(Err("down".to_owned()), now, 0.0);
+        assert_eq!(kept.logged, State::Good, "there is no line left");
+        kept.lines = Arc::default();
+        kept.end(Err("down".to_owned()), now + SECOND, 0.0);
+        assert_eq!(kept.logged, State::Failing);
+        kept.end(Ok(keys("a")), now + 2 * SECOND, 0.0);
+        assert_eq!(kept.logged, State::Good);
+        while kept.lines.tell_of_key_set(&backend, || {}) {}
+        kept.end(Err("down".to_owned()), now + 2 * SECOND + KEPT, 0.0);
+        kept.lines = Arc::default();
+        kept.end(Err("down".to_owned()), now + 3 * SECOND + KEPT, 0.0);
+        assert_eq!(kept.logged, State::Expired);
     }
 
     #[test]
