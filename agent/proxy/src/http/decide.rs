@@ -78,6 +78,8 @@ struct Circumstances<'r> {
     sessions: Option<&'r Rc<Sessions>>,
     judge: Judge<'r>,
     connected: Connected<'r>,
+    /// The sender of what is said of the client; `None` if that went, unless it is believed.
+    claimant: Option<Connected<'r>>,
 }
 
 impl<'r> Arrival<'r> {
@@ -86,7 +88,8 @@ impl<'r> Arrival<'r> {
         let judge = Judge { sender, limits: rates, host };
         let connected = Connected { proxies: believed.of_listener, ..connected };
         let scheme = if tls.is_some() { Scheme::Https } else { Scheme::Http };
-        Circumstances { limits, scheme, port, sessions, judge, connected }
+        let claimant = Some(connected);
+        Circumstances { limits, scheme, port, sessions, judge, connected, claimant }
     }
 }
 
@@ -148,7 +151,7 @@ fn route<'s>(
     circumstances: Circumstances<'_>,
     head: &impl Head,
 ) -> Decision<'s> {
-    let request = RoutedHead::new(head, head.method(), target).of(circumstances.connected);
+    let request = RoutedHead::new(head, head.method(), target).of(circumstances.claimant);
     if let Some(asked) = Preflight::of(head)
         && let Some(decision) = preflight(routes, &request, asked, circumstances)
     {
@@ -243,7 +246,9 @@ impl<'s> Unrouted<'s> {
         let Self { listener, routes, target, scheme, port, sender, rates, sessions } = self;
         let judge = Judge { sender, limits: &rates, host: &target.host };
         let sessions = sessions.as_ref();
-        let circumstances = Circumstances { limits, scheme, port, sessions, judge, connected };
+        // Filters of the listener have seen to it: what there is of claims now may be theirs.
+        let claimant = None;
+        let circumstances = Circumstances { limits, scheme, port, sessions, judge, connected, claimant };
         route(listener, routes, &target, circumstances, head)
     }
 }
@@ -310,10 +315,10 @@ fn preflight<'s>(
     routes: &'s RouteTable,
     request: &RoutedHead<'_, impl Head>,
     asked: Preflight,
-    Circumstances { judge, connected, .. }: Circumstances<'_>,
+    Circumstances { judge, claimant, .. }: Circumstances<'_>,
 ) -> Option<Decision<'s>> {
     let (head, target) = (request.head, request.target);
-    let announced = RoutedHead::new(head, &asked.method, target).of(connected);
+    let announced = RoutedHead::new(head, &asked.method, target).of(claimant);
     let found = routes.find(&announced).and_then(cors);
     if announced.search.is_over() {
         return Some(slow(&announced));

@@ -486,11 +486,11 @@ async fn a_listeners_service_is_asked_before_a_route_is_looked_for() {
     .await;
     let rules = vec![
         rule().prefix("/app"),
-        rule().prefix("/app").header("x-user", "admin").filter(Filter::RequestHeaders(edit(
-            &[("x-rule", "admin")],
-            &[],
-            &[],
-        ))),
+        rule()
+            .prefix("/app")
+            .header("x-user", "admin")
+            .header("x-forwarded-user", "admin")
+            .filter(Filter::RequestHeaders(edit(&[("x-rule", "admin")], &[], &[]))),
         guarded(over_http(|http| http.response = only(&["x-again"]))).prefix("/twice"),
     ];
     let (mut world, backend) = world(auth.address, BackendProtocol::Http1, rules).await;

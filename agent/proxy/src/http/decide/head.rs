@@ -20,8 +20,9 @@ pub(crate) struct RoutedHead<'r, H> {
     pub(super) head: &'r H,
     pub(super) method: &'r Method,
     pub(super) target: &'r Target<'r>,
-    /// `None`: what is claimed about the client is believed.
-    connected: Option<Connected<'r>>,
+    /// The sender of what is said of the client. `None` if of what it says only that is left which
+    /// is believed.
+    claimant: Option<Connected<'r>>,
     query: OnceCell<Vec<(Cow<'r, str>, Cow<'r, str>)>>,
     pub(crate) search: SearchTime,
 }
@@ -29,12 +30,12 @@ pub(crate) struct RoutedHead<'r, H> {
 impl<'r, H: Head> RoutedHead<'r, H> {
     pub(crate) fn new(head: &'r H, method: &'r Method, target: &'r Target<'r>) -> Self {
         let (query, search) = (OnceCell::new(), SearchTime::default());
-        Self { head, method, target, connected: None, query, search }
+        Self { head, method, target, claimant: None, query, search }
     }
 
-    /// The same, of this client, who is believed as far as backends are told what it claims.
-    pub(super) fn of(self, connected: Connected<'r>) -> Self {
-        Self { connected: Some(connected), ..self }
+    /// The same, of a sender who is believed as far as backends are told what it claims.
+    pub(super) fn of(self, claimant: Option<Connected<'r>>) -> Self {
+        Self { claimant, ..self }
     }
 
     /// The host with port, as the target names it; or else as the field does.
@@ -45,9 +46,11 @@ impl<'r, H: Head> RoutedHead<'r, H> {
         (named, field)
     }
 
-    fn is_believed(&self) -> bool {
-        self.connected.is_none_or(|Connected { peer, address, proxies, .. }| {
-            sender::chain(self.head.fields(), proxies, (peer.ip(), address)).is_some()
+    /// True if no backend gets such a field as it came: it is the client's word alone.
+    fn is_hidden(&self, name: &HeaderName) -> bool {
+        self.claimant.is_some_and(|Connected { peer, address, proxies, .. }| {
+            let chain = || sender::chain(self.head.fields(), proxies, (peer.ip(), address));
+            !is_seen(name) || is_claim(name) && chain().is_none()
         })
     }
 
@@ -73,9 +76,7 @@ impl<H: Head> RequestHead for RoutedHead<'_, H> {
     }
 
     fn header(&self, name: &HeaderName) -> Option<Cow<'_, [u8]>> {
-        // What backends do not get is the client's word alone.
-        let is_hidden = !is_seen(name) || is_claim(name) && !self.is_believed();
-        if is_hidden { None } else { joined(self.head.fields(), name) }
+        if self.is_hidden(name) { None } else { joined(self.head.fields(), name) }
     }
 
     fn query_param(&self, name: &str) -> Option<Cow<'_, str>> {
