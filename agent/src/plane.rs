@@ -13,14 +13,15 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, bail};
 use portcullis_control::applier::{Acknowledgement, DataPlane};
-use portcullis_inspect::{EarlyAnswer, NodeStatus, Reading, Search};
+use portcullis_inspect::{EarlyAnswer, FailingKeySet, NodeStatus, Reading, Search};
 use portcullis_model::{FrontendKey, KeyRing, Snapshot, SpeaksFirst, Unserved};
 use portcullis_node::{
     Choice, CoreSockets, ForwardingSettings, Interfaces, KernelLog, Node, Tended, Wanted, own_addresses,
     reachable_addresses,
 };
 use portcullis_proxy::{
-    Http1, L4, Measure, MinimumRate, Proxy, Reason, SocketMode, Sockets, Stats, WatchedFor, WatchedRequest,
+    Http1, KeySetStats, L4, Measure, MinimumRate, Proxy, Reason, SocketMode, Sockets, Stats, WatchedFor,
+    WatchedRequest,
 };
 use tokio::sync::{Notify, OwnedMutexGuard, mpsc, watch};
 use tokio::task::JoinSet;
@@ -257,6 +258,15 @@ impl Plane {
 
     pub(crate) async fn stats(&self) -> Stats {
         self.proxy.stats().await
+    }
+
+    /// Those that cannot be fetched.
+    pub(crate) fn failing_key_sets(&self) -> Vec<FailingKeySet> {
+        let sets = self.proxy.key_sets().into_iter();
+        let failing = sets.filter_map(|(set, KeySetStats { age, failure, .. })| {
+            Some(FailingKeySet { name: set.to_string(), why: failure?.to_string(), age })
+        });
+        failing.collect()
     }
 
     /// Tasks that look after the node as long as the set exists.

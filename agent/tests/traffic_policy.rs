@@ -426,3 +426,29 @@ fn keys_are_fetched_from_a_service_that_permits_it() {
     agent.edit("grant.yaml", GRANT);
     eventually("it is open again", || is_now(&second, 200));
 }
+
+#[test]
+fn keys_that_cannot_be_fetched_are_a_problem() {
+    let service = |port: u16| ISSUERS_SERVICE.replace("BACKEND", &port.to_string());
+    let tokens = format!(
+        "jwt: {{providers: [{{name: p, issuer: \"{ISSUER}\",
+          remoteJwks: {{backendRef: {{name: login, namespace: auth, port: 80}}, path: /keys?a=b}}}}]}}"
+    );
+    let routes = PROTECTED.replace("NAME", "token").replace("CREDENTIALS", &tokens)
+        + ROUTES.replace("BACKEND", &backend("shop").to_string()).trim();
+    let agent = Agent::start(&[
+        ("gateway.yaml", &GATEWAY.replace("own.example", "'*.example'")),
+        ("routes.yaml", &routes),
+        ("service.yaml", &service(1)),
+        ("grant.yaml", GRANT),
+    ]);
+    let problems = || agent.admin("/problems").unwrap().body;
+    let told = "key set auth/login:80/keys: cannot be fetched: ";
+    eventually("it is a problem", || problems().contains(told));
+    assert!(problems().contains("; no token of its issuer passes"), "{}", problems());
+    assert!(agent.command(&["status", "--problems"]).contains(told));
+    let rows = agent.admin("/api/v1/problems").unwrap().body;
+    assert!(rows.contains("\"object\":\"key set auth/login:80/keys\""), "{rows}");
+    agent.edit("service.yaml", &service(issuer(&Arc::default())));
+    eventually("it is none", || !problems().contains(told));
+}

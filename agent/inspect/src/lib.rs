@@ -9,6 +9,7 @@
 mod age;
 mod dump;
 mod explain;
+mod key_sets;
 mod metrics;
 mod node_report;
 mod overview;
@@ -31,6 +32,7 @@ pub use age::decided_by_age;
 pub use dump::{dump_served, dump_snapshot};
 pub use explain::request::{EarlyAnswer, Question, QuestionError, ReadPart, Reading, Search};
 pub use explain::{Explanation, Line, Outcome, TreePath, explain};
+pub use key_sets::FailingKeySet;
 pub use metrics::{
     Agent, BackendTraffic, BudgetTraffic, Cluster, Configuration, Durations, Duties, ForwardedTraffic,
     Forwarding, GatewayTraffic, Histogram, KeySetTraffic, ListenerDurations, ListenerTraffic, Metrics,

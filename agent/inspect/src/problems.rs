@@ -6,6 +6,7 @@ use portcullis_model::{Action, BackendTarget, L4Action, L4Target, Listener, Snap
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::key_sets::FailingKeySet;
 use crate::overview::CertificateRow;
 use crate::paging::{Page, Query, QueryError};
 use crate::remedies;
@@ -54,6 +55,7 @@ pub struct ProblemSources<'a> {
     pub unreported: Vec<(String, String)>,
     /// Those of objects' statuses, by [`status_problems`]; an error if statuses cannot be read.
     pub statuses: Result<Vec<Problem>, String>,
+    pub key_sets: Vec<FailingKeySet>,
     /// The reason for which some statuses are not as they are decided.
     pub unwritten: Option<String>,
     /// Those that end first come first.
@@ -113,6 +115,12 @@ impl ProblemSources<'_> {
         let unreported = self.unreported.iter().map(|(object, message)| {
             problem(Severity::Warning, object, message, "correct the object as the message says")
         });
+        let key_sets = self.key_sets.iter().map(|set| {
+            let severity = if set.age.is_some() { Severity::Warning } else { Severity::Error };
+            let remedy =
+                "see that the issuer answers 200 with a JSON Web Key Set there; it is tried again by itself";
+            problem(severity, set.object(), &set.message(), remedy)
+        });
         let of_statuses = self.statuses.iter().flatten().cloned();
         let status_fault = self.statuses.as_ref().err().map(|why| {
             let remedy = "see that the directory of status files (--status-dir) is there and can be read";
@@ -136,6 +144,7 @@ impl ProblemSources<'_> {
             .chain(input)
             .chain(of_statuses)
             .chain(without_endpoints(self.snapshot))
+            .chain(key_sets)
             .chain(self.certificates.iter().filter_map(ending))
             .chain(unreported)
             .chain(status_fault)
@@ -223,6 +232,8 @@ fn ending(row: &CertificateRow) -> Option<Problem> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use serde_json::json;
 
     use super::*;
@@ -240,6 +251,11 @@ mod tests {
             not_after: 0,
             days_left,
         };
+        let failing = |name: &str, age| FailingKeySet {
+            name: format!("auth/{name}:80/certs"),
+            why: "it answers 503".to_owned(),
+            age,
+        };
         let snapshot = Snapshot::default();
         let sources = ProblemSources {
             snapshot: &snapshot,
@@ -247,6 +263,7 @@ mod tests {
             input: vec!["shop.yaml:3: HTTPRoute shop/a: no".to_owned()],
             unreported: Vec::new(),
             statuses: Ok(status_problems(&object)),
+            key_sets: vec![failing("a", None), failing("b", Some(Duration::from_secs(90)))],
             unwritten: Some("cannot be written to /x: No space left on device".to_owned()),
             certificates: vec![row(-1), row(13), row(14)],
             not_ready: None,
@@ -260,7 +277,9 @@ mod tests {
             [
                 (Severity::Error, "shop.yaml:3"),
                 (Severity::Error, "Gateway infra/web"),
+                (Severity::Error, "key set auth/a:80/certs"),
                 (Severity::Error, "Gateway infra/web"),
+                (Severity::Warning, "key set auth/b:80/certs"),
                 (Severity::Warning, "Gateway infra/web"),
                 (Severity::Warning, "statuses"),
                 (Severity::Notice, "the node"),

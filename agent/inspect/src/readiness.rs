@@ -4,6 +4,8 @@ use std::fmt::{Display, Write};
 
 use portcullis_model::{Snapshot, Unserved};
 
+use crate::key_sets::FailingKeySet;
+
 /// An agent's progress with its configuration.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress {
@@ -45,11 +47,12 @@ impl Progress {
 }
 
 /// A line for each problem: of the input, of objects whose status cannot say it, of traffic that is
-/// not served, and of statuses that cannot be written.
+/// not served, of key sets that cannot be fetched, and of statuses that cannot be written.
 pub fn problems<'a>(
     input: impl IntoIterator<Item = impl Display>,
     objects: impl IntoIterator<Item = (impl Display, &'a Vec<String>)>,
     refused: &Unserved,
+    key_sets: &[FailingKeySet],
     unwritten: Option<&str>,
 ) -> String {
     let mut text = String::new();
@@ -63,6 +66,9 @@ pub fn problems<'a>(
     }
     for (frontend, why) in refused.reasons() {
         let _ = writeln!(text, "{frontend}: not served: {why}");
+    }
+    for set in key_sets {
+        let _ = writeln!(text, "{}: {}", set.object(), set.message());
     }
     if let Some(why) = unwritten {
         let _ = writeln!(text, "statuses: {why}");

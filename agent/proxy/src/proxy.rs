@@ -1,12 +1,13 @@
 //! The handle by which the rest of the agent drives the data plane.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use portcullis_model::{KeyRing, Snapshot, SpeaksFirst, Unserved};
+use portcullis_model::{KeyRing, RemoteKeySet, Snapshot, SpeaksFirst, Unserved};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::{mpsc, oneshot};
@@ -17,7 +18,7 @@ use crate::command::Command;
 use crate::core::pseudonym::AgentId;
 use crate::core::settings::{Settings, SocketMode};
 use crate::core::socket::{CoreSockets, Sockets};
-use crate::core::stats::Stats;
+use crate::core::stats::{KeySetStats, Stats};
 use crate::core::task::or_abort;
 use crate::export::Exporter;
 use crate::http::session::own_ring;
@@ -209,7 +210,7 @@ impl Proxy {
     pub async fn stats(&self) -> Stats {
         let (backends, checked_endpoints) = self.health.stats();
         let budgets = self.budgets.stats();
-        let key_sets = self.key_sets.stats();
+        let key_sets = self.key_sets();
         let cores = self.links.iter().map(CoreLink::open).collect();
         let mut sum = Stats { budgets, backends, checked_endpoints, key_sets, cores, ..Stats::default() };
         {
@@ -221,6 +222,11 @@ impl Proxy {
             sum.add(stats);
         }
         sum
+    }
+
+    /// The key sets that are fetched.
+    pub fn key_sets(&self) -> BTreeMap<RemoteKeySet, KeySetStats> {
+        self.key_sets.stats()
     }
 
     /// Takes no more connections: another agent does, from the same sockets.

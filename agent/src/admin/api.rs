@@ -165,6 +165,7 @@ impl Admin {
                     })
                     .collect(),
                 statuses: statuses.unwrap_or_else(|error| Err(error.to_string())),
+                key_sets: self.plane.failing_key_sets(),
                 unwritten: self.unwritten_statuses(),
                 certificates: portcullis_inspect::certificates(&served, &soon, now())?.items,
                 not_ready: self.readiness(state).err().map(|why| why.trim_end().to_owned()),

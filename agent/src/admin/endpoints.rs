@@ -176,7 +176,9 @@ impl Admin {
 
     fn problem_lines(&self, state: &State) -> String {
         let (input, objects) = (state.problems.iter(), state.unreported.iter());
-        portcullis_inspect::problems(input, objects, &state.refused, self.unwritten_statuses().as_deref())
+        let key_sets = self.plane.failing_key_sets();
+        let unwritten = self.unwritten_statuses();
+        portcullis_inspect::problems(input, objects, &state.refused, &key_sets, unwritten.as_deref())
     }
 
     /// There may be tens of thousands of files.

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use portcullis_model::{BackendName, BudgetOwner, Distance, ListenerId, ObjectName, RemoteKeySet};
@@ -188,10 +189,12 @@ pub struct BackendStats {
 }
 
 /// A key set that is fetched.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeySetStats {
     /// The time since it was fetched; `None` if there is none that is good.
     pub age: Option<Duration>,
+    /// The reason for which the last fetch failed, if it did.
+    pub failure: Option<Arc<str>>,
     pub fetches: u64,
     pub failures: u64,
 }

@@ -34,6 +34,7 @@ struct PublishedSet {
     /// Before that, no token has it fetched.
     next: Instant,
     fetched: Option<Instant>,
+    failure: Option<Arc<str>>,
     fetches: u64,
     failures: u64,
 }
@@ -124,9 +125,14 @@ impl KeySets {
     pub(crate) fn stats(&self) -> BTreeMap<RemoteKeySet, KeySetStats> {
         let published = self.published.borrow().clone();
         let stats = published.iter().map(|(set, published)| {
-            let PublishedSet { keys, fetched, fetches, failures, .. } = published;
-            let age = fetched.map(|at| at.elapsed()).filter(|_| keys.is_some());
-            (RemoteKeySet::clone(set), KeySetStats { age, fetches: *fetches, failures: *failures })
+            let PublishedSet { keys, fetched, failure, fetches, failures, .. } = published;
+            let stats = KeySetStats {
+                age: fetched.map(|at| at.elapsed()).filter(|_| keys.is_some()),
+                failure: failure.clone(),
+                fetches: *fetches,
+                failures: *failures,
+            };
+            (RemoteKeySet::clone(set), stats)
         });
         stats.collect()
     }

@@ -178,7 +178,7 @@ async fn status(world: &World, token: &str) -> u16 {
 
 async fn stats(world: &World) -> KeySetStats {
     let sets = world.proxy.stats().await.key_sets;
-    *sets.values().next().unwrap()
+    sets.into_values().next().unwrap()
 }
 
 #[tokio::test]
@@ -296,10 +296,11 @@ async fn the_last_good_set_is_used_while_the_issuer_fails() {
     let lifetime = Duration::from_millis(100);
     let (world, _origin) = world(&set("issuer", lifetime), Encryption::None, &[issuer.address]).await;
     assert_eq!(status(&world, &old.token()).await, 200);
-    for (status_code, document) in [(500, document(&[&new])), (200, "{\"keys\":[]}".to_owned())] {
+    let no_key = "{\"keys\":[]}".to_owned();
+    for (status_code, document, why) in [(500, document(&[&new]), "500"), (200, no_key, "key")] {
         served.answer(status_code, document);
-        let failures = stats(&world).await.failures;
-        eventually("a fetch fails", async || stats(&world).await.failures > failures).await;
+        let fails = async || stats(&world).await.failure.is_some_and(|it| it.contains(why));
+        eventually("a fetch fails", fails).await;
         assert_eq!(status(&world, &old.token()).await, 200);
         assert!(stats(&world).await.age.is_some());
     }
@@ -307,6 +308,7 @@ async fn the_last_good_set_is_used_while_the_issuer_fails() {
     served.answer(200, document(&[&new]));
     eventually("the key is gone", async || status(&world, &old.token()).await == 401).await;
     assert_eq!(status(&world, &new.token()).await, 200);
+    eventually("nothing is wrong any more", async || stats(&world).await.failure.is_none()).await;
 }
 
 #[tokio::test]

@@ -33,6 +33,8 @@ pub(super) struct KeptSet {
     lines: Arc<LogBudgets>,
     logged: State,
     failures_in_a_row: u32,
+    /// The reason of the last one.
+    failure: Option<Arc<str>>,
     fetches: u64,
     failures: u64,
 }
@@ -77,6 +79,7 @@ impl KeptSet {
             lines,
             logged: State::Good,
             failures_in_a_row: 0,
+            failure: None,
             fetches: 0,
             failures: 0,
         }
@@ -152,6 +155,7 @@ impl KeptSet {
     fn take(&mut self, keys: KeySet, now: Instant) {
         self.tell(State::Good, |set| tracing::info!("key set {set} is fetched again"));
         self.failures_in_a_row = 0;
+        self.failure = None;
         self.fetches += 1;
         self.fetched = Some(now);
         // What was verified with the same keys stays verified.
@@ -163,6 +167,7 @@ impl KeptSet {
     fn fail(&mut self, why: &str, now: Instant) {
         self.failures_in_a_row = self.failures_in_a_row.saturating_add(1);
         self.failures += 1;
+        self.failure = Some(why.into());
         match self.fetched.map(|at| now - at) {
             Some(age) if age >= KEPT => {
                 self.tell(State::Expired, |set| tracing::error!(
@@ -193,11 +198,12 @@ impl KeptSet {
     }
 
     pub(super) fn published(&self) -> PublishedSet {
-        let Self { keys, next, fetched, fetches, failures, .. } = self;
+        let Self { keys, next, fetched, failure, fetches, failures, .. } = self;
         PublishedSet {
             keys: keys.clone(),
             next: *next,
             fetched: *fetched,
+            failure: failure.clone(),
             fetches: *fetches,
             failures: *failures,
         }
