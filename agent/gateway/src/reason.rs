@@ -86,6 +86,7 @@ names! {
         /// GEP-3793 has the condition, and no reason for it.
         DefaultGateway,
         InvalidClientCertificateRef,
+        ListenersNotResolved,
         ListenersNotValid,
         UnsupportedAddress,
         // Gateway or ListenerSet as a child

@@ -20,6 +20,8 @@ pub(crate) struct Addresses {
     published: Vec<Ingress>,
     /// Those asked for with routability `Cluster`.
     clustered: Vec<IpAddr>,
+    /// Published ones at which nothing of the Gateway is served.
+    lost: Vec<IpAddr>,
     /// An address of a type that is not supported: the Gateway is not accepted.
     pub(crate) unsupported: Option<Fault>,
     /// An address that cannot be used: the Gateway is not (fully) programmed.
@@ -125,9 +127,22 @@ impl Addresses {
         self
     }
 
+    /// Does not list those at which nothing of the Gateway is served.
+    pub(crate) fn without(mut self, is_lost: impl Fn(&IpAddr) -> bool) -> Self {
+        self.lost = self.usable.iter().filter(|address| is_lost(address)).copied().collect();
+        self
+    }
+
+    /// True if there is none, be it one that another Gateway has.
+    pub(crate) fn are_none(&self) -> bool {
+        self.published.is_empty()
+    }
+
     /// As `status.addresses` lists them.
     pub(crate) fn status(&self) -> Vec<GatewayStatusAddresses> {
-        let published = self.published.iter().take(MOST_PUBLISHED);
+        let is_lost =
+            |ingress: &&Ingress| matches!(ingress, Ingress::Ip(address) if self.lost.contains(address));
+        let published = self.published.iter().filter(|ingress| !is_lost(ingress)).take(MOST_PUBLISHED);
         published
             .map(|ingress| GatewayStatusAddresses {
                 r#type: Some(ingress.address_type().to_owned()),
@@ -228,6 +243,7 @@ impl Draft<'_> {
             usable: self.usable,
             published,
             clustered: self.clustered,
+            lost: Vec::new(),
             unsupported: Fault::summary(self.unsupported),
             unusable: Fault::summary(self.unusable),
         }

@@ -93,7 +93,7 @@ pub(crate) fn gateway_status(view: &GatewayView<'_>) -> GatewayStatus {
         .or_else(|| lost_ports(&view.own));
     let unprogrammed = provisioned(unprogrammed, view.unprovisioned);
     conditions.check(ConditionType::Programmed, unprogrammed.as_ref());
-    resolve(&mut conditions, view.client_certificate);
+    resolve(&mut conditions, view.client_certificate, &view.own);
     insecurity(&mut conditions, view.frontend_validation);
     by_default(&mut conditions, &view.default);
     conditions.affected(&view.affected);
@@ -117,18 +117,18 @@ pub(crate) fn child_status(view: &ChildView<'_>) -> GatewayStatus {
     let invalid_all = invalid.as_ref().filter(|_| !any_accepted(&view.own));
     let refusal = not_attached.or(missing.as_ref()).or(invalid_all);
     accept(&mut conditions, refusal, invalid.as_ref(), &view.ignored);
-    let addresses = view.parent.filter(|_| not_attached.is_none()).map(Addresses::status).unwrap_or_default();
+    let parent = view.parent.filter(|_| not_attached.is_none());
     let unprogrammed =
-        refusal.map(|_| not_accepted()).or_else(|| unaddressed(&addresses)).or_else(|| lost_ports(&view.own));
+        refusal.map(|_| not_accepted()).or_else(|| unaddressed(parent)).or_else(|| lost_ports(&view.own));
     let unprogrammed = provisioned(unprogrammed, view.parent_unprovisioned.as_ref());
     conditions.check(ConditionType::Programmed, unprogrammed.as_ref());
-    resolve(&mut conditions, view.client_certificate);
+    resolve(&mut conditions, view.client_certificate, &view.own);
     insecurity(&mut conditions, view.frontend_validation);
     by_default(&mut conditions, &view.default);
     conditions.affected(&view.affected);
     let listeners = view.own.iter().map(|listener| listener.status(view.generation)).collect();
     GatewayStatus {
-        addresses: Some(addresses),
+        addresses: Some(parent.map(Addresses::status).unwrap_or_default()),
         attached_gateways: None,
         attached_listener_sets: Some(0),
         conditions: Some(conditions.list),
@@ -168,9 +168,9 @@ fn any_accepted(own: &[ListenerView<'_>]) -> bool {
     own.iter().any(|listener| listener.acceptance.is_accepted())
 }
 
-fn unaddressed(addresses: &[GatewayStatusAddresses]) -> Option<Fault> {
+fn unaddressed(parent: Option<&Addresses>) -> Option<Fault> {
     let message = "the parent Gateway has no address to serve the listeners on";
-    addresses.is_empty().then(|| Fault::not_programmed(Reason::AddressNotAssigned, message))
+    parent.is_none_or(Addresses::are_none).then(|| Fault::not_programmed(Reason::AddressNotAssigned, message))
 }
 
 /// No listener is served: these lose a port, their Gateway an address with that port.
@@ -189,13 +189,24 @@ fn accept(conditions: &mut Conditions, refusal: Option<&Fault>, invalid: Option<
 }
 
 /// "All the object references for the Gateway that are not part of a specific Listener
-/// configuration"; without any, there is no such condition.
-fn resolve(conditions: &mut Conditions, client_certificate: &ClientCertificate) {
+/// configuration, and also provides a positive-polarity summary of Listener's ResolvedRefs
+/// condition"; without any of the first, there is no such condition.
+fn resolve(conditions: &mut Conditions, client_certificate: &ClientCertificate, own: &[ListenerView<'_>]) {
     match client_certificate {
         ClientCertificate::None => {}
-        ClientCertificate::Resolved(_) => conditions.check(ConditionType::ResolvedRefs, None),
+        ClientCertificate::Resolved(_) => {
+            conditions.check(ConditionType::ResolvedRefs, unresolved_listeners(own).as_ref());
+        }
         ClientCertificate::Unresolved(fault, _) => conditions.check(ConditionType::ResolvedRefs, Some(fault)),
     }
+}
+
+fn unresolved_listeners(own: &[ListenerView<'_>]) -> Option<Fault> {
+    let unresolved = own.iter().filter(|view| view.unresolved().is_some());
+    let names: Vec<_> = unresolved.map(|view| &*view.listener.name).collect();
+    let message = format!("listeners with references that are not resolved: {}", names.join(", "));
+    (!names.is_empty())
+        .then(|| Fault::new(ConditionType::ResolvedRefs, Reason::ListenersNotResolved, message))
 }
 
 /// "This condition is removed as soon as FrontendValidationModeType is changed back to
@@ -221,7 +232,7 @@ fn by_default(conditions: &mut Conditions, default: &DefaultGateway) {
 
 /// "That Condition SHOULD clearly indicate in the Message which Listeners are conflicted, and which
 /// are Accepted." `below` says that a child has an invalid one.
-fn invalid(own: &[ListenerView<'_>], below: Option<String>) -> Option<Fault> {
+pub(super) fn invalid(own: &[ListenerView<'_>], below: Option<String>) -> Option<Fault> {
     let (mut valid, mut invalid) = (Vec::new(), Vec::new());
     for ListenerView { listener, acceptance, .. } in own {
         match acceptance.conflict().or(acceptance.refusal()) {

@@ -9,6 +9,7 @@ use portcullis_model::ClientCertificates;
 use crate::conditions::{Affected, Conditions};
 use crate::listener::{Acceptance, Listener};
 use crate::policy::frontend_tls::Clients;
+use crate::protocol::Protocol;
 use crate::{ConditionType, Fault, Reason};
 
 /// A listener with what became of it.
@@ -76,20 +77,23 @@ impl ListenerView<'_> {
         }
     }
 
+    pub(super) fn unresolved(&self) -> Option<Fault> {
+        let of_clients = self.clients.iter().flat_map(|clients| &clients.unresolved);
+        let unresolved = self.listener.unresolved.iter().chain(of_clients).chain(&self.filter_fault);
+        Fault::summary(unresolved.cloned())
+    }
+
     fn is_programmed(&self) -> bool {
         self.acceptance.is_accepted() && self.hindrance.is_none() && self.unserved.is_empty()
     }
 
     fn conditions(&self, generation: i64) -> Conditions {
         let mut conditions = Conditions::new(generation);
-        let of_clients = self.clients.iter().flat_map(|clients| &clients.unresolved);
-        let unresolved = self.listener.unresolved.iter().chain(of_clients).chain(&self.filter_fault);
-        let unresolved = Fault::summary(unresolved.cloned());
         let good = self.remarks();
         conditions.check_or(ConditionType::Accepted, self.acceptance.refusal(), good);
         conditions.check(ConditionType::Programmed, self.unprogrammed().as_ref());
         conditions.check(ConditionType::Conflicted, self.acceptance.conflict());
-        conditions.check(ConditionType::ResolvedRefs, unresolved.as_ref());
+        conditions.check(ConditionType::ResolvedRefs, self.unresolved().as_ref());
         // "MUST NOT be set when it is False."
         if self.overlap == Overlap::Some {
             conditions.bad(ConditionType::OverlappingTLSConfig, &overlapping(self.listener));
@@ -146,9 +150,12 @@ impl ListenerView<'_> {
 
 fn overlapping(listener: &Listener) -> Fault {
     let (hostname, port) = (&listener.hostname, listener.port.number);
+    let reused = match listener.protocol {
+        Protocol::Https => ", and requests that reuse a connection to the other are answered 421",
+        _ => "",
+    };
     let message = format!(
-        "another listener on port {port} has hostnames in common with {hostname}: the more specific one serves them, \
-         and requests that reuse a connection to the other are answered 421"
+        "another listener on port {port} has hostnames in common with {hostname}: the more specific one serves them{reused}"
     );
     Fault::new(ConditionType::OverlappingTLSConfig, Reason::OverlappingHostnames, message)
 }

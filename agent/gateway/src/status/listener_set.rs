@@ -2,6 +2,7 @@
 
 use portcullis_api::types::listenersets::ListenerSetStatus;
 
+use super::gateway::invalid;
 use super::listener::unserved;
 use super::{ListenerView, provisioned};
 use crate::conditions::{Affected, Conditions};
@@ -29,7 +30,7 @@ pub(crate) fn set_status(view: &SetView<'_>) -> ListenerSetStatus {
         view.refusal.cloned().or_else(|| view.parent_refusal.clone()).or_else(|| view.no_valid_listener());
     let unprogrammed = refusal.clone().or_else(|| view.unprogrammed());
     let unprogrammed = provisioned(unprogrammed, view.parent_unprovisioned.as_ref());
-    conditions.check(ConditionType::Accepted, refusal.as_ref());
+    conditions.check_or(ConditionType::Accepted, refusal.as_ref(), view.acceptance());
     conditions.check(ConditionType::Programmed, unprogrammed.as_ref());
     conditions.affected(&view.affected);
     let listeners = view.listeners.iter().map(|listener| listener.status(view.generation)).collect();
@@ -38,6 +39,12 @@ pub(crate) fn set_status(view: &SetView<'_>) -> ListenerSetStatus {
 }
 
 impl SetView<'_> {
+    /// The listeners that are valid, and those that are not: it is accepted with one of the first.
+    fn acceptance(&self) -> String {
+        let invalid = invalid(&self.listeners, None);
+        invalid.map_or_else(|| ConditionType::Accepted.good_message().to_owned(), |fault| fault.message)
+    }
+
     /// A set with at least one valid listener is accepted, and serves it.
     fn no_valid_listener(&self) -> Option<Fault> {
         let any = self.listeners.iter().any(|listener| listener.acceptance.is_accepted());

@@ -25,7 +25,6 @@ use crate::parent::{self, Addresses, AllowedChildren};
 use crate::policy::Policies;
 use crate::policy::authorities::{HOLDERS, Holders};
 use crate::policy::frontend_tls::{self, Clients};
-use crate::protocol::Protocol;
 use crate::selector::{NamespaceRule, Namespaces};
 use crate::special_address::is_special;
 use crate::{Fault, Reason, Settings};
@@ -362,7 +361,8 @@ impl Gateways {
     }
 
     /// "Controllers MUST detect the presence of overlapping hostnames" (`OverlappingTLSConfig`):
-    /// clients may reuse a connection to an HTTPS listener for what is another's. One that lacks a
+    /// clients may reuse a connection to an HTTPS listener for what is another's, and one of TLS
+    /// does not get all that its name says. One that lacks a
     /// certificate keeps overlapping others: what is wrong with it is not to be seen in their
     /// statuses.
     fn mark_overlaps<'k>(
@@ -379,9 +379,9 @@ impl Gateways {
             });
         }
         for (key, declared) in members.filter_map(|key| Some((key, listeners.get(key)?))) {
-            let https = distinct(declared, self.acceptances(key));
-            let https = https.filter(|listener| listener.protocol == Protocol::Https);
-            let overlaps = https.filter(|listener| {
+            let named = distinct(declared, self.acceptances(key));
+            let named = named.filter(|listener| listener.protocol.has_server_names());
+            let overlaps = named.filter(|listener| {
                 ports.get(&listener.port).is_some_and(|hosts| hosts.overlap_another(&listener.hostname))
             });
             let now: Vec<_> = overlaps.map(|listener| listener.name.clone()).collect();

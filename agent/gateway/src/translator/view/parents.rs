@@ -93,14 +93,23 @@ impl<'s> View<'s> {
         Some(Status::Gateway(gateway_status(&view)))
     }
 
-    /// The addresses for clients. With host ports these are those of nodes, too, if it has the
+    /// The addresses for clients: "a specified address was unusable (e.g. already in use)" is none
+    /// (GatewayStatus). With host ports these are those of nodes, too, if it has the
     /// right to one.
     fn published(self, name: &ObjectName, merged: &MergedGateway) -> Addresses {
         let withheld = self.frontends.withheld_from(name);
         let is_given = |port: PortKey| withheld.is_none_or(|withheld| !withheld.contains_key(&port));
         let is_on_nodes = asks_for_host_ports(self.settings, merged) && self.ports.of(name).any(is_given);
         let nodes = if is_on_nodes { self.observations.node_addresses() } else { &[] };
-        merged.addresses.clone().and_at(nodes)
+        merged.addresses.clone().without(|address| self.is_lost(name, address)).and_at(nodes)
+    }
+
+    /// True if all of a Gateway's ports are others' at an address.
+    fn is_lost(self, gateway: &ObjectName, address: &IpAddr) -> bool {
+        let Some(lost) = self.frontends.lost_by(gateway) else { return false };
+        let mut ports = self.ports.of(gateway).peekable();
+        ports.peek().is_some()
+            && ports.all(|port| lost.get(&port).is_some_and(|addresses| addresses.contains(address)))
     }
 
     fn frontend_validation(self, gateway: &ObjectName) -> FrontendValidationMode {
@@ -264,8 +273,7 @@ impl<'s> View<'s> {
             return Some(Fault::not_programmed(Reason::Invalid, message));
         }
         let lost = self.frontends.lost_by(name)?.get(&port)?;
-        let lost_all = gateway.addresses.usable.iter().all(|address| lost.contains(address));
-        lost_all.then(|| Fault::not_programmed(Reason::PortUnavailable, in_use(port, lost.iter())))
+        Some(Fault::not_programmed(Reason::PortUnavailable, in_use(port, lost.iter())))
     }
 }
 
