@@ -14,6 +14,9 @@ use crate::manifests::Manifests;
 use crate::process::PROXY_CPU;
 use crate::site::Site;
 
+/// Of every agent. One that serves on the machine is no reason to measure nothing.
+const ARGUMENTS: [&str; 5] = ["--cores", "1", "--log", "warn", "--beside-others"];
+
 #[derive(Clone)]
 pub(crate) struct Portcullis {
     name: &'static str,
@@ -109,7 +112,6 @@ impl Portcullis {
             address: "127.0.0.95",
             purpose: "bench-earlier",
             binary: binary.to_owned(),
-            arguments: [&*self.arguments, &["--beside-others".into()]].concat(),
             ..self.clone()
         }
     }
@@ -122,7 +124,7 @@ impl Portcullis {
             pins: pin_directory(self.purpose),
             datapath: self.datapath,
             interface: "none".to_owned(),
-            arguments: [&["--cores", "1", "--log", "warn"].map(Into::into), &*self.arguments].concat(),
+            arguments: [&ARGUMENTS.map(Into::into), &*self.arguments].concat(),
             through: ["taskset", "--cpu-list", PROXY_CPU].map(Into::into).to_vec(),
         }
     }
