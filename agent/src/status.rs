@@ -21,7 +21,11 @@ pub(crate) fn run(args: &StatusArgs, agent: &Agent) -> Result<ExitCode> {
     }
     let mut selection = Selection::parse(args.kind.as_deref(), args.name.as_deref())?;
     selection.namespace = args.scope.namespace.clone();
-    let mut objects = read(args, agent)?;
+    let objects = read(args, agent);
+    if objects.is_err() && wants_unstated(args, &selection) {
+        say_unstated(agent)?;
+    }
+    let mut objects = objects?;
     objects.retain(|object| selection.contains(object));
     if objects.is_empty() && !selection.kinds.is_empty() {
         bail!("{}", nothing_chosen(args));
@@ -55,7 +59,7 @@ fn nothing_chosen(args: &StatusArgs) -> String {
 /// The objects that are not well; and of all objects of an agent, what no status can say, and why
 /// it is not ready.
 fn problems(args: &StatusArgs, agent: &Agent, selection: Selection, objects: &[Value]) -> Result<ExitCode> {
-    let is_of_all = selection == Selection::default() && args.status_dir.is_none();
+    let wants_unstated = wants_unstated(args, &selection);
     let selection = Selection { conditions: Conditions::Faulty, ..selection };
     let faulty: Vec<_> = objects.iter().filter(|object| selection.contains(object)).cloned().collect();
     if let Some(format) = args.output.format() {
@@ -66,15 +70,27 @@ fn problems(args: &StatusArgs, agent: &Agent, selection: Selection, objects: &[V
         let table = portcullis_inspect::faulty_statuses(&faulty);
         output::text(&format!("{}\n", table.text(output::look())));
     }
-    if is_of_all {
-        let (ready, said) = agent.ask_for("/readyz")?;
-        let unready = if ready.is_success() { String::new() } else { said };
-        let others = unready + &agent.get("/problems")?;
-        others.lines().for_each(|line| output::text(&format!("{}\n", escaped(line))));
-        output::text(if others.is_empty() { "" } else { "\n" });
+    if wants_unstated {
+        say_unstated(agent)?;
     }
     output::text(&format!("{} of {} objects with a status are not well\n", faulty.len(), objects.len()));
     Ok(ExitCode::SUCCESS)
+}
+
+/// True of the problems of all objects of an agent, as text.
+fn wants_unstated(args: &StatusArgs, selection: &Selection) -> bool {
+    let is_of_all = *selection == Selection::default() && args.status_dir.is_none();
+    args.problems && is_of_all && args.output.format().is_none()
+}
+
+/// Says why the agent is not ready, and what no status can say.
+fn say_unstated(agent: &Agent) -> Result<()> {
+    let (ready, said) = agent.ask_for("/readyz")?;
+    let unready = if ready.is_success() { String::new() } else { said };
+    let unstated = unready + &agent.get("/problems")?;
+    unstated.lines().for_each(|line| output::text(&format!("{}\n", escaped(line))));
+    output::text(if unstated.is_empty() { "" } else { "\n" });
+    Ok(())
 }
 
 /// The part of the node that serves each listener, and why.
