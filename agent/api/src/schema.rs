@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 pub(crate) use review::QUOTE_WORDS;
-pub use review::{Review, Violation};
+pub use review::{LEFT_OUT, Review, Violation};
 use rules::Rule;
 
 /// Every kind that has a CRD here.

@@ -100,7 +100,7 @@ pub use port::{Mismatch, Port, PortListeners, SpeaksFirst};
 pub use precedence::{Precedence, RouteOrigin, Step};
 pub use rate_limit::{Period, RateKey, RateLimit, RateScope};
 pub use remote_key_set::RemoteKeySet;
-pub use request::{RequestHead, separator};
+pub use request::{RequestHead, field_size, separator};
 pub use resilience::{
     AllUnhealthy, BackendLimits, EndpointCheck, HttpProbe, OutlierDetection, Probe, Resilience,
 };

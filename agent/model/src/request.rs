@@ -25,6 +25,11 @@ pub trait RequestHead {
     }
 }
 
+/// The size of a field as limits count it: with what is between name and value, and behind it.
+pub const fn field_size(name: usize, value: usize) -> usize {
+    name + ": ".len() + value + "\r\n".len()
+}
+
 /// Between the values of a field that is repeated (RFC 9110 section 5.3). Cookies, which clients of
 /// HTTP/2 may send in crumbs, are put together as clients of HTTP/1 send them (RFC 9113 section
 /// 8.2.3).

@@ -190,7 +190,7 @@ impl Server {
             let is_closed = crowded.contains(&world.ingresses[location.ingress].namespace);
             location.matches.iter_mut().map(move |path| paths::Asked { path, is_closed })
         });
-        paths::keep_order(asked.collect()).is_ok()
+        paths::keep_order(asked.collect()).is_some()
     }
 
     /// Closes the paths of the namespace that has the most, so that fewer have to be kept in

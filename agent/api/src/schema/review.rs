@@ -15,7 +15,7 @@ use crate::name::is_plain_key;
 pub(crate) const QUOTE_WORDS: &str = ": quote it (yes, no, on, off, y and n are booleans, too)";
 
 /// Takes the place of values that are not repeated.
-const LEFT_OUT: &str = "(left out)";
+pub const LEFT_OUT: &str = "(left out)";
 
 /// Fields with values for header fields and parameters below them, whatever shape a mistake gives
 /// them.

@@ -5,6 +5,7 @@
 use std::borrow::Cow;
 
 use portcullis_api::admission::{Admission, admit, is_plain_key};
+use portcullis_api::schema::LEFT_OUT;
 use serde::de::IgnoredAny;
 use serde_json::Value;
 use serde_saphyr::budget::BudgetBreach;
@@ -258,7 +259,7 @@ fn plain(error: &Error) -> String {
     let line = text.lines().next().unwrap_or_default();
     let message = line.split_once(" at line ").map_or(line, |(message, _)| message).trim();
     match message.find(QUOTES) {
-        Some(quoted) => format!("{}(left out)", &message[..quoted]),
+        Some(quoted) => format!("{}{LEFT_OUT}", &message[..quoted]),
         None => message.to_owned(),
     }
 }

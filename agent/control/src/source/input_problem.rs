@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use portcullis_api::Kind;
 use portcullis_api::admission::{Refusal, is_plain_key};
+use portcullis_api::schema::LEFT_OUT;
 use portcullis_model::is_obeyed;
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -88,7 +89,7 @@ fn of_unknown_field(field: &str) -> String {
 
 /// An entry that is not indented has the place of a field.
 fn without_entry(field: &str) -> &str {
-    if field.split('.').all(is_plain_key) { field } else { "(left out)" }
+    if field.split('.').all(is_plain_key) { field } else { LEFT_OUT }
 }
 
 /// The reasons for a refusal, of a Secret and of entries of a ConfigMap without what is written
@@ -116,7 +117,7 @@ fn without_contents(reason: &str) -> String {
     let value = reason.find(VALUE).map(|at| at + VALUE.len()).or_else(|| reason.find(QUOTES));
     let Some(begin) = value else { return reason.to_owned() };
     let rule = reason.rfind(": must ").map(|at| &reason[at..]).filter(|rule| !rule.contains(QUOTES));
-    format!("{}(left out){}", &reason[..begin], rule.unwrap_or_default())
+    format!("{}{LEFT_OUT}{}", &reason[..begin], rule.unwrap_or_default())
 }
 
 /// Text of tenants, in which what ends a line or has a terminal show another one is an escape, as

@@ -7,7 +7,7 @@ use std::fmt;
 use std::net::IpAddr;
 
 use http::{HeaderName, Method, Uri};
-use portcullis_model::{FrontendKey, L4Protocol, PortKey, RequestHead, separator};
+use portcullis_model::{FrontendKey, L4Protocol, PortKey, RequestHead, field_size, separator};
 use serde::{Deserialize, Serialize};
 
 /// A request to explain, or a connection.
@@ -273,14 +273,12 @@ fn headers(lines: &[String]) -> Result<BTreeMap<String, String>, QuestionError> 
     Ok(headers)
 }
 
-/// As limits count them: with what is between name and value, and behind it.
 fn field_sizes(lines: &[String], authority: &str) -> FieldSizes {
-    const SEPARATORS: usize = ": \r\n".len();
     let fields = lines.iter().filter_map(|line| line.split_once(':'));
     let fields: Vec<_> = fields.map(|(name, value)| (name.trim(), value.trim())).collect();
     let has_host = fields.iter().any(|(name, _)| name.eq_ignore_ascii_case("host"));
     let host = (!has_host).then_some(("host", authority));
-    let sizes = fields.into_iter().chain(host).map(|(name, value)| name.len() + value.len() + SEPARATORS);
+    let sizes = fields.into_iter().chain(host).map(|(name, value)| field_size(name.len(), value.len()));
     sizes
         .fold(FieldSizes::default(), |all, size| FieldSizes { count: all.count + 1, bytes: all.bytes + size })
 }

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::net::Ipv6Addr;
 
 use http::{Method, Version, header};
-use portcullis_model::{Limits, ListenerLimits};
+use portcullis_model::{Limits, ListenerLimits, field_size};
 
 use crate::core::head::{FieldName, Fields, Head, KnownField, KnownFields, is_padded};
 use crate::core::reason::Reason;
@@ -16,8 +16,6 @@ use crate::http::path;
 /// HTTP/2 may send a cookie in crumbs, each of which costs the sender a byte or two
 /// (CVE-2026-49975).
 const CRUMBS: usize = 64;
-/// Bytes that HTTP/1 has of a field besides name and value.
-const SEPARATORS: usize = ": \r\n".len();
 
 /// Host and path as routing sees them.
 #[derive(Debug, PartialEq, Eq)]
@@ -69,7 +67,7 @@ pub(crate) fn check_size(head: &impl Head, limits: &ListenerLimits) -> Result<()
     if limits.header_fields.is_none() && limits.header_bytes.is_none() {
         return Ok(());
     }
-    let sizes = head.fields().iter().map(|(name, value)| name.as_bytes().len() + value.len() + SEPARATORS);
+    let sizes = head.fields().iter().map(|(name, value)| field_size(name.as_bytes().len(), value.len()));
     let (count, bytes) = sizes.fold((0, 0), |(count, bytes), size| (count + 1, bytes + size));
     if over(count, limits.header_fields) || over(bytes, limits.header_bytes) {
         return Err(Reason::FieldsTooLarge);
@@ -86,7 +84,7 @@ fn check_fields(version: Version, fields: &impl Fields, limits: &Limits) -> Resu
     let (mut removes_end_to_end, mut padded) = (false, false);
     for (name, value) in fields.iter() {
         count += 1;
-        bytes += name.as_bytes().len() + value.len() + SEPARATORS;
+        bytes += field_size(name.as_bytes().len(), value.len());
         padded |= version == Version::HTTP_2 && is_padded(value);
         let Some(known) = name.known() else { continue };
         found.insert(known);

@@ -30,11 +30,8 @@ pub(in crate::convert) struct Asked<'m> {
 }
 
 /// Has each of these expressions be longer than those behind it that may take the same: HTTPRoutes
-/// ask the longest first.
-///
-/// # Errors
-/// One of them would be longer than expressions are; none is changed.
-pub(in crate::convert) fn keep_order(matches: Vec<Asked<'_>>) -> Result<(), ()> {
+/// ask the longest first. `None` if one of them would be longer than expressions are; none is changed then.
+pub(in crate::convert) fn keep_order(matches: Vec<Asked<'_>>) -> Option<()> {
     let expressions = matches.into_iter().filter(|it| it.path["type"] == "RegularExpression");
     let mut behind: Vec<(String, usize, bool)> = Vec::new();
     let mut kept = Vec::new();
@@ -50,17 +47,17 @@ pub(in crate::convert) fn keep_order(matches: Vec<Asked<'_>>) -> Result<(), ()> 
         kept.push((asked.path, text));
     }
     kept.into_iter().for_each(|(path, text)| path["value"] = json!(text));
-    Ok(())
+    Some(())
 }
 
 /// Of this length at least, by an expression that changes nothing but the length.
-fn padded(text: String, least: usize) -> Result<String, ()> {
+fn padded(text: String, least: usize) -> Option<String> {
     if text.len() >= least {
-        return Ok(text);
+        return Some(text);
     }
     let nothing = "|".repeat(least.saturating_sub(text.len() + "(?:)".len()));
     let padded = format!("{text}(?:{nothing})");
-    if padded.len() > LONGEST { Err(()) } else { Ok(padded) }
+    (padded.len() <= LONGEST).then_some(padded)
 }
 
 /// The text with which all begins that an expression of [`matches`] takes.
@@ -95,7 +92,7 @@ mod tests {
         let kept = |all: &[&str]| {
             let mut all: Vec<_> = all.iter().map(|text| path_match("RegularExpression", text)).collect();
             assert!(
-                keep_order(all.iter_mut().map(|path| Asked { path, is_closed: false }).collect()).is_ok()
+                keep_order(all.iter_mut().map(|path| Asked { path, is_closed: false }).collect()).is_some()
             );
             all.iter().map(|path| path["value"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
         };
