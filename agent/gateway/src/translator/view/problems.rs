@@ -22,6 +22,7 @@ impl<'s> View<'s> {
                 missing.chain(self.duplicates(&set)).collect()
             }
             Kind::EndpointSlice => self.slice_problems(&key.name),
+            Kind::BackendTlsPolicy => self.policy_problems(&key.name),
             Kind::ListenerPolicy => {
                 let policy = self.admissions.policies().get(&key.name);
                 policy.map(|policy| self.targets_left_out(policy)).unwrap_or_default()
