@@ -85,7 +85,7 @@ fn is_foreign_backend(to: &PolicyTargetReference) -> bool {
 fn misnamed(policy: &BackendTlsPolicy) -> Vec<Fault> {
     let references = policy.spec.target_refs.iter();
     let unknown = references.filter(|to| !is_service(to) && !is_foreign_backend(to));
-    unknown.map(|to| no_target(to, &[Kind::Service])).collect()
+    unknown.map(|to| no_target(to, Kind::BackendTlsPolicy.targets())).collect()
 }
 
 /// The fault of a reference to a port that gets nothing, because its policy cannot be followed;
