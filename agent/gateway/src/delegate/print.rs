@@ -311,8 +311,8 @@ impl<'t> PolicyTarget<'t> {
         let more = places.len().saturating_sub(PLACES_NAMED);
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
         format!(
-            "TrafficPolicy {policy} holds for {} {}{rule}, and not for what is printed of it here ({named}{more}): without \
-             a policy that targets this, it does not protect it",
+            "TrafficPolicy {policy} holds for {} {}{rule}, and not for what is printed of it here ({named}{more}): this goes \
+             without the policy until one targets it",
             self.kind, self.route
         )
     }
