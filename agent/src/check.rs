@@ -32,7 +32,17 @@ pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode> {
     let shown = match args.show {
         Show::Status => translated.with_statuses(),
         Show::Snapshot => vec![dump_snapshot(&translated.outcome.snapshot)],
-        Show::Ephemeral => translated.ephemeral(),
+        Show::Ephemeral => {
+            let printed = translated.ephemeral();
+            // Printed manifests do not carry an age.
+            let parents = translated.outcome.ephemeral.keys();
+            let by_age = decided_by_age(&translated.outcome.snapshot, parents);
+            by_age.iter().chain(&printed.policies_left_behind).for_each(|line| caution(line, format));
+            if !printed.policies_left_behind.is_empty() {
+                validity = validity.max(Validity::Faulty);
+            }
+            printed.objects
+        }
         Show::Infra => {
             let (objects, refused) = translated.generated(offline::settings(&args.input.settings));
             refused.iter().for_each(|line| output::error(line));
@@ -42,17 +52,17 @@ pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode> {
             objects
         }
     };
-    // Printed manifests do not carry an age.
-    let parents = translated.outcome.ephemeral.keys().filter(|_| args.show == Show::Ephemeral);
-    for line in decided_by_age(&translated.outcome.snapshot, parents) {
-        output::comment(&line, format);
-        output::error(&line);
-    }
     output::objects(&shown, format)?;
     for (object, problem) in translated.problems() {
         output::error(&format!("{object}: {problem}"));
     }
     Ok(exit_code(args, validity))
+}
+
+/// For the reader of the output, and for the one who applies it.
+fn caution(line: &str, format: output::Format) {
+    output::comment(line, format);
+    output::error(line);
 }
 
 /// Findings only, and the number of all objects.

@@ -5,7 +5,7 @@ use portcullis_model::ObjectName;
 use serde_json::{Map, Value};
 
 use crate::built_in;
-use crate::closed_policy::{closed_policy, is_protecting};
+use crate::closed_policy::{closed_policy, is_protecting, possible_name};
 use crate::name::{is_label, is_label_value, is_qualified_name};
 use crate::objects::{EXPERIMENTAL_GROUP, OWN_GROUP};
 use crate::schema::{QUOTE_WORDS, Review, Schema, Schemas, Violation};
@@ -28,7 +28,7 @@ pub enum Admission {
 
 #[derive(Clone, Debug)]
 pub struct Refusal {
-    /// `None` if the manifest lacks a part of it.
+    /// `None` if the manifest lacks a part of it; that of `closed`, if there is one.
     pub key: Option<ObjectKey>,
     /// `HTTPRoute shop/web`, or what else there is to name it by.
     pub object: String,
@@ -177,6 +177,9 @@ fn identify(manifest: &mut Value) -> Result<Identity, Unidentified> {
         return Err(anonymous(&kind, "metadata: Required value").into());
     };
     let key = complete_metadata(known, metadata)?;
+    if let Some(reason) = name_problem(known, &key) {
+        return Err(misnamed(key, reason, manifest).into());
+    }
     Ok(Identity { group: group.to_owned(), version: version.to_owned(), kind: known, key })
 }
 
@@ -191,7 +194,17 @@ fn unknown_kind(api_version: &str, group: &str, kind: &str) -> Unidentified {
     anonymous(kind, &reason).into()
 }
 
-/// An API server counts generations of custom resources from 1; names are checked as it does.
+/// A policy that protects closes its targets, under another name.
+fn misnamed(key: ObjectKey, reason: String, written: &Value) -> Refusal {
+    let (object, reasons) = (key.to_string(), vec![reason]);
+    let is_closing = is_protecting(key.kind) && is_label(&key.name.namespace);
+    let closing = is_closing.then(|| ObjectKey::new(key.kind, possible_name(&key.name)));
+    let closed = closing.and_then(|key| closed_policy(&key, written, &reasons));
+    let key = closed.as_ref().map_or(key, Object::key);
+    Refusal { object, key: Some(key), reasons, closed }
+}
+
+/// An API server counts generations of custom resources from 1.
 fn complete_metadata(kind: Kind, metadata: &mut Map<String, Value>) -> Result<ObjectKey, Refusal> {
     if matches!(kind.group(), GATEWAY_GROUP | EXPERIMENTAL_GROUP | OWN_GROUP) {
         metadata.entry("generation").or_insert_with(|| 1.into());
@@ -212,15 +225,10 @@ fn complete_metadata(kind: Kind, metadata: &mut Map<String, Value>) -> Result<Ob
         (Scope::Namespaced, Some(namespace)) if !namespace.is_empty() => namespace,
         (Scope::Namespaced, _) => "default",
     };
-    let key = ObjectKey::new(kind, ObjectName::new(namespace, name.as_str()));
-    match name_problem(kind, &key) {
-        Some(reason) => {
-            Err(Refusal { object: key.to_string(), key: Some(key), reasons: vec![reason], closed: None })
-        }
-        None => Ok(key),
-    }
+    Ok(ObjectKey::new(kind, ObjectName::new(namespace, name.as_str())))
 }
 
+/// The fault that an API server finds with it.
 fn name_problem(kind: Kind, key: &ObjectKey) -> Option<String> {
     let ObjectName { namespace, name } = &key.name;
     // `example.com:signer:name` for those of a signer.

@@ -3,10 +3,12 @@
 //! cannot be followed; if the policy were left out, what it protects would be open. Nothing here
 //! knows what policies mean.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::slice;
 use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use portcullis_model::ObjectName;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -20,8 +22,8 @@ pub(crate) fn is_protecting(kind: Kind) -> bool {
 
 /// The policy without anything that it says; `None` if none of its targets can be read.
 pub(crate) fn closed_policy(key: &ObjectKey, written: &Value, reasons: &[String]) -> Option<Object> {
-    let targets = targets(written);
-    if !targets.iter().any(is_known) {
+    let targets = targets(key.kind, written);
+    if !targets.iter().any(|target| is_known(key.kind, target)) {
         return None;
     }
     let mut spec = json!({"targetRefs": targets});
@@ -52,6 +54,18 @@ pub(crate) fn closed_policy(key: &ObjectKey, written: &Value, reasons: &[String]
     }
 }
 
+/// A possible name for a policy whose own is not. No other has it: what is left out of a name, its
+/// hash tells apart.
+pub(crate) fn possible_name(written: &ObjectName) -> ObjectName {
+    const LONGEST: usize = 200;
+    let mut hasher = DefaultHasher::new();
+    written.hash(&mut hasher);
+    let possible = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
+    let kept: String = written.name.chars().take(LONGEST).map(possible).collect();
+    let name = format!("misnamed-{kept}-{:016x}", hasher.finish());
+    ObjectName::new(written.namespace.clone(), name)
+}
+
 /// The name, and what statuses and precedence go by, as far as it is what it should be.
 fn metadata(key: &ObjectKey, written: &Value) -> Value {
     let mut metadata = json!({"name": key.name.name, "namespace": key.name.namespace});
@@ -65,23 +79,23 @@ fn metadata(key: &ObjectKey, written: &Value) -> Value {
 }
 
 /// Those of which kind and name can be read; a single one may have been written without its list.
-fn targets(written: &Value) -> Vec<Value> {
+fn targets(policy: Kind, written: &Value) -> Vec<Value> {
     let spec = &written["spec"];
     let written = match spec.get("targetRefs").unwrap_or(&spec["targetRef"]) {
         Value::Array(targets) => targets.as_slice(),
         target @ Value::Object(_) => slice::from_ref(target),
         _ => &[],
     };
-    written.iter().filter_map(target).collect()
+    written.iter().filter_map(|written| target(policy, written)).collect()
 }
 
-/// Without a section that can be there, all of the object is meant: rather too much is closed than
-/// too little.
-fn target(written: &Value) -> Option<Value> {
+/// Without a section that can be there, all of the object is meant, and a kind that such a policy
+/// can target is meant in whichever group: rather too much is closed than too little.
+fn target(policy: Kind, written: &Value) -> Option<Value> {
     let text = |field: &str| written[field].as_str();
     let kind = text("kind")?;
-    let of_kind = || Kind::ALL.iter().find(|known| known.as_str() == kind).map(|known| known.group());
-    let group = text("group").or_else(of_kind)?;
+    let meant = policy.targets().iter().find(|known| known.as_str() == kind);
+    let group = meant.map(|known| known.group()).or_else(|| text("group"))?;
     let mut target = json!({"group": group, "kind": kind, "name": text("name")?});
     if let Some(section) = text("sectionName").filter(|section| is_subdomain(section)) {
         target["sectionName"] = section.into();
@@ -89,10 +103,11 @@ fn target(written: &Value) -> Option<Value> {
     Some(target)
 }
 
-/// True if there can be such an object.
-fn is_known(target: &Value) -> bool {
+/// True if there can be such an object, and the policy can be about it.
+fn is_known(policy: Kind, target: &Value) -> bool {
     let text = |field: &str| target[field].as_str().unwrap_or_default();
-    Kind::of(text("group"), text("kind")).is_some() && is_subdomain(text("name"))
+    let kind = Kind::of(text("group"), text("kind"));
+    kind.is_some_and(|kind| policy.targets().contains(&kind)) && is_subdomain(text("name"))
 }
 
 #[cfg(test)]
@@ -141,7 +156,17 @@ mod tests {
             (json!([section("Http".into()), section(1.into())]), Some(json!([gateway, gateway]))),
             (json!([{"kind": "Gateway", "name": "web"}, {"name": "x"}, 1]), Some(json!([gateway]))),
             (json!([{"kind": "Gatewya", "name": "web"}]), None),
-            (json!([{"group": "example.com", "kind": "Gateway", "name": "web"}]), None),
+            (
+                json!([{"group": "gateway.networking.k8s.oi", "kind": "Gateway", "name": "web"}]),
+                Some(json!([gateway])),
+            ),
+            (
+                json!([{"group": "gateway.networking.k8s.io/v1", "kind": "Gateway", "name": "web"}]),
+                Some(json!([gateway])),
+            ),
+            (json!([{"group": "", "kind": "Gateway", "name": "web"}]), Some(json!([gateway]))),
+            (json!([{"group": "example.com", "kind": "Mesh", "name": "web"}]), None),
+            (json!([{"group": "", "kind": "Service", "name": "web"}]), None),
             (json!([{"kind": "Gateway", "name": "Web"}]), None),
             (json!([]), None),
             (json!("web"), None),
@@ -173,7 +198,30 @@ mod tests {
         let mut manifest = policy("TrafficPolicy", &json!({"name": "p"}), &spec);
         manifest["apiVersion"] = "portcullis.dev/v9".into();
         assert!(left(manifest).is_some());
-        assert!(left(policy("TrafficPolicy", &json!({"name": "P"}), &spec)).is_none(), "no name");
+    }
+
+    #[test]
+    fn a_policy_with_an_impossible_name_closes_its_targets_under_a_possible_one() {
+        let targets = json!([{"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "web"}]);
+        let spec = json!({"targetRefs": targets, "deny": ["127.0.0.0/8"]});
+        let name = |name: &str| {
+            let metadata = json!({"name": name, "namespace": "infra"});
+            left(policy("TrafficPolicy", &metadata, &spec)).map(|left| left.key().name)
+        };
+        let long = "A".repeat(300);
+        for written in ["Good", "good_", "/../é", long.as_str()] {
+            let closed = name(written).unwrap();
+            assert!(is_subdomain(&closed.name), "{closed}");
+            assert_eq!((&*closed.namespace, Some(&closed)), ("infra", name(written).as_ref()));
+        }
+        assert!(name("Good").unwrap().name.starts_with("misnamed-good-"));
+        assert_ne!(name("Good"), name("GOOD"));
+        let written = admit(policy("TrafficPolicy", &json!({"name": "Good"}), &spec));
+        let Admission::Refused(refusal) = written else { panic!("not refused") };
+        assert_eq!(refusal.object, "TrafficPolicy default/Good");
+
+        let elsewhere = json!({"name": "p", "namespace": "Infra"});
+        assert!(left(policy("TrafficPolicy", &elsewhere, &spec)).is_none(), "nothing is there");
     }
 
     #[test]

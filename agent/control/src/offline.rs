@@ -39,6 +39,14 @@ pub struct Translated {
     pub outcome: Outcome,
 }
 
+/// The routes that delegation makes, as objects.
+#[derive(Debug, Default)]
+pub struct PrintedRoutes {
+    pub objects: Vec<Value>,
+    /// Policies that do not hold for them as they do for what they take the place of, a line each.
+    pub policies_left_behind: Vec<String>,
+}
+
 /// The validity of an input as a whole, from the best to the worst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Validity {
@@ -132,7 +140,7 @@ impl Translated {
 
     /// The routes that delegation makes, and the grants they need when they are applied in place of
     /// parents and children.
-    pub fn ephemeral(&self) -> Vec<Value> {
+    pub fn ephemeral(&self) -> PrintedRoutes {
         let read = self.batch.manifests.iter().filter_map(|manifest| manifest.object.as_ref());
         let mut names = Names::new(read.clone().map(Object::key));
         let mut objects = Objects::default();
@@ -141,13 +149,15 @@ impl Translated {
         }
         let grants = Grants::new(&objects);
         let families: Vec<_> = self.outcome.ephemeral.values().flatten().collect();
-        let mut printed = Vec::new();
+        let mut printed = PrintedRoutes::default();
         for family in &families {
-            printed.extend(family.objects(&mut names, grants));
+            let routes = family.objects(&mut names, grants);
+            printed.policies_left_behind.extend(family.policies_left_behind(&routes, &objects));
+            printed.objects.extend(routes);
         }
-        printed.extend(copied_filters(&mut names, &objects));
+        printed.objects.extend(copied_filters(&mut names, &objects));
         for family in &families {
-            printed.extend(family.grants(&mut names, grants));
+            printed.objects.extend(family.grants(&mut names, grants));
         }
         printed
     }

@@ -12,6 +12,7 @@ mod assemble;
 mod bind;
 mod combine;
 mod consent;
+mod fields;
 mod limits;
 mod names;
 mod pair;
@@ -28,7 +29,7 @@ use portcullis_api::{Kind, ObjectKey};
 use portcullis_model::{HostPattern, ObjectName};
 
 use crate::Fault;
-use crate::route::ParsedRoute;
+use crate::route::{Extension, ParsedRoute};
 use crate::selector::NamespaceRule;
 
 pub use bind::bind;
@@ -47,8 +48,11 @@ pub trait Surroundings {
     /// True if a ReferenceGrant allows routes of `kind` in `namespace` to refer to the route `to`
     /// of the same kind.
     fn permits(&self, kind: Kind, namespace: &str, to: &ObjectName) -> bool;
-    /// Another number whenever one of these answers may be another for children of the namespace.
-    fn version(&self, child: &str) -> u64;
+    /// The RouteFilter of that name, if it is there and accepted.
+    fn route_filter(&self, name: &ObjectName) -> Option<&Extension>;
+    /// Another number whenever one of these answers may be another for parents and children of
+    /// these namespaces.
+    fn version(&self, parent: &str, child: &str) -> u64;
 }
 
 /// A parent with the children that bound to it.
@@ -110,6 +114,11 @@ impl Family {
     /// All routes whose rules are served in place of the parent's.
     pub fn routes(&self) -> impl Iterator<Item = &Arc<ParsedRoute>> {
         self.ephemeral.iter().map(|part| &part.route)
+    }
+
+    /// The RouteFilters that binding has looked at, there or not.
+    pub fn route_filters(&self) -> impl Iterator<Item = &ObjectName> {
+        self.pairs.iter().flat_map(|pair| pair.route_filters.keys())
     }
 
     pub fn report(&self, child: &ObjectKey) -> Option<&ChildReport> {

@@ -171,6 +171,16 @@ impl Kind {
         Self::ALL.iter().find(is_called).copied()
     }
 
+    /// The kinds that `targetRefs` of a policy of this kind may name.
+    pub fn targets(self) -> &'static [Self] {
+        match self {
+            Self::TrafficPolicy => &[Self::Gateway, Self::ListenerSet, Self::HttpRoute, Self::GrpcRoute],
+            Self::ListenerPolicy => &[Self::Gateway, Self::ListenerSet],
+            Self::BackendTlsPolicy | Self::BackendPolicy | Self::XBackendTrafficPolicy => &[Self::Service],
+            _ => &[],
+        }
+    }
+
     /// Versions whose schema we read, the preferred one first.
     pub fn versions(self) -> &'static [&'static str] {
         self.row().versions

@@ -29,7 +29,7 @@ pub fn bind(
     before: Option<&Arc<Family>>,
 ) -> Arc<Family> {
     let before = before.filter(|before| Arc::ptr_eq(&before.parent, parent));
-    let parent = Parent::new(parent);
+    let parent = Parent::new(parent, surroundings);
     let pairs = compiling_once(|| pairs(&parent, candidates, surroundings, before.map(|before| &**before)));
     let unresolved = unresolved_children(parent.route, &pairs, surroundings);
     match before {

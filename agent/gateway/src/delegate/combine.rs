@@ -2,6 +2,8 @@
 //! (logical AND) to each equivalent object(s) in the child route" (GEP-1058). Either the result
 //! means exactly "both", or there is a [`CombineError`].
 
+use std::slice;
+
 use portcullis_api::Kind;
 use portcullis_api::types::grpcroutes::GrpcMethodMatch;
 use portcullis_api::types::httproutes::{HttpBackendReference, HttpPathMatch};
@@ -9,6 +11,7 @@ use portcullis_api::types::shared::{
     HeaderModifier, HeaderValue, HttpRouteFilter, HttpRouteTimeouts, NamedMatch,
 };
 
+use super::fields::{Fields, actions};
 use crate::route::{Draft, DraftMatch, Inherited, carried_extension, parse_duration, pattern};
 
 /// Two elements that cannot be combined, each in the words of its owner.
@@ -65,6 +68,7 @@ pub(super) fn rest(
     child: &Draft,
     of_reference: &[HttpRouteFilter],
     foreign: Option<&str>,
+    fields: Fields<'_>,
 ) -> Result<Draft, CombineError> {
     let mut theirs =
         child.filters.iter().map(|filter| carried(filter, foreign)).collect::<Result<Vec<_>, _>>()?;
@@ -72,22 +76,23 @@ pub(super) fn rest(
     let mut inherited =
         Inherited { of_rule: referring(&parent.filters), of_backends: referring(&of_reference) };
     if theirs.iter().any(|filter| filter.r#type == "RequestRedirect") {
-        theirs = filters(&of_reference, theirs)?;
+        theirs = filters(&of_reference, theirs, fields)?;
         inherited.of_rule += inherited.of_backends;
     }
     let mut backend_refs = Vec::with_capacity(child.backend_refs.len());
     for reference in &child.backend_refs {
         let mut reference = qualified(reference, foreign)?;
         for theirs in reference.filters.iter().flatten() {
-            keep_from_overriding(&parent.filters, theirs)?;
+            keep_from_overriding(&parent.filters, theirs, fields)?;
         }
         if !of_reference.is_empty() {
-            reference.filters = Some(filters(&of_reference, reference.filters.unwrap_or_default())?);
+            let own = reference.filters.unwrap_or_default();
+            reference.filters = Some(filters(&of_reference, own, fields)?);
         }
         backend_refs.push(reference);
     }
     Ok(Draft {
-        filters: filters(&extended(&parent.filters, parent, child), theirs)?,
+        filters: filters(&extended(&parent.filters, parent, child), theirs, fields)?,
         backend_refs,
         timeouts: stricter(parent.timeouts.as_ref(), child.timeouts.as_ref()),
         retry: child.retry.clone().or_else(|| parent.retry.clone()),
@@ -288,7 +293,9 @@ fn can_hold(expression: &str, value: &str) -> bool {
 fn filters(
     parent: &[HttpRouteFilter],
     child: Vec<HttpRouteFilter>,
+    fields: Fields<'_>,
 ) -> Result<Vec<HttpRouteFilter>, CombineError> {
+    keep_from_undoing(parent, &child, fields)?;
     let mut combined = parent.to_vec();
     for theirs in child {
         let ours = combined.iter_mut().find(|ours| ours.r#type == theirs.r#type);
@@ -323,10 +330,13 @@ fn referring(filters: &[HttpRouteFilter]) -> usize {
 
 /// A filter of one of the child's backends comes after those of the rule, whose say would be the
 /// child's: what would be in conflict as a filter of the child's rule is so here.
-fn keep_from_overriding(parent: &[HttpRouteFilter], theirs: &HttpRouteFilter) -> Result<(), CombineError> {
+fn keep_from_overriding(
+    parent: &[HttpRouteFilter],
+    theirs: &HttpRouteFilter,
+    fields: Fields<'_>,
+) -> Result<(), CombineError> {
+    keep_from_undoing(parent, slice::from_ref(theirs), fields)?;
     let Some(ours) = parent.iter().find(|ours| ours.r#type == theirs.r#type) else { return Ok(()) };
-    edits(ours.request_header_modifier.as_ref(), theirs.request_header_modifier.as_ref())?;
-    edits(ours.response_header_modifier.as_ref(), theirs.response_header_modifier.as_ref())?;
     let only = match ours.r#type.as_str() {
         "URLRewrite" => Some("only one rewrite is possible"),
         "CORS" => Some("only one filter can answer preflight requests"),
@@ -343,8 +353,20 @@ fn keep_from_overriding(parent: &[HttpRouteFilter], theirs: &HttpRouteFilter) ->
     Ok(())
 }
 
-/// "Only one action for a given header name is permitted": disjoint edits can be joined, and
-/// setting the same value twice is one action.
+/// "Only one action for a given header name is permitted".
+fn keep_from_undoing(
+    parent: &[HttpRouteFilter],
+    child: &[HttpRouteFilter],
+    fields: Fields<'_>,
+) -> Result<(), CombineError> {
+    let why = "only one action is possible for a header";
+    match fields.undone(parent, child) {
+        Some((ours, theirs)) => Err(undefined("filters", why, ours, theirs)),
+        None => Ok(()),
+    }
+}
+
+/// Both, where none undoes another: an action of both is one.
 fn edits(
     parent: Option<&HeaderModifier>,
     child: Option<&HeaderModifier>,
@@ -352,16 +374,8 @@ fn edits(
     let (Some(ours), Some(theirs)) = (parent, child) else { return Ok(parent.or(child).cloned()) };
     let mut combined = ours.clone();
     for (header, list) in actions(theirs) {
-        let known = actions(ours).find(|(known, _)| known.name.eq_ignore_ascii_case(&header.name));
-        match known {
-            None => add_action(&mut combined, &header, list),
-            Some((known, of)) if of == list && list != "add" && known.value == header.value => {}
-            Some((known, of)) => {
-                let why = "only one action is possible for a header";
-                // Owners of children read it, and a value may be a credential of the parent's.
-                let show = |header: &HeaderValue, list: &str| format!("{list} {}", header.name);
-                return Err(undefined("filters", why, show(&known, of), show(&header, list)));
-            }
+        if !actions(ours).any(|(known, _)| known.name.eq_ignore_ascii_case(&header.name)) {
+            add_action(&mut combined, &header, list);
         }
     }
     let lists = [
@@ -405,15 +419,6 @@ fn extended(filters: &[HttpRouteFilter], parent: &Draft, child: &Draft) -> Vec<H
         }
     }
     filters
-}
-
-/// Every action with the name of its list; removals have no value.
-fn actions(edit: &HeaderModifier) -> impl Iterator<Item = (HeaderValue, &'static str)> + '_ {
-    let set = edit.set.iter().flatten().map(|header| (header.clone(), "set"));
-    let add = edit.add.iter().flatten().map(|header| (header.clone(), "add"));
-    let remove = edit.remove.iter().flatten();
-    set.chain(add)
-        .chain(remove.map(|name| (HeaderValue { name: name.clone(), value: String::new() }, "remove")))
 }
 
 fn add_action(edit: &mut HeaderModifier, header: &HeaderValue, list: &str) {

@@ -1,14 +1,28 @@
 use portcullis_api::types::httproutes::{HttpRoute, HttpRouteRule, HttpRouteSpec};
 use portcullis_api::{Kind, Object, Packed};
+use portcullis_model::ObjectName;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::route::{drafts, print_draft};
+use crate::delegate::fields::RouteFilters;
+use crate::route::{compile, drafts, print_draft};
 
 fn draft(rule: Value) -> Draft {
     let rule: HttpRouteRule = serde_json::from_value(rule).unwrap();
     let route = HttpRoute::new("r", HttpRouteSpec { rules: Some(vec![rule]), ..HttpRouteSpec::default() });
     drafts(&Object::HttpRoute(Packed::new(&route))).remove(0)
+}
+
+/// Where RouteFilters edit no fields.
+fn rest(
+    parent: &Draft,
+    child: &Draft,
+    of_reference: &[HttpRouteFilter],
+    foreign: Option<&str>,
+) -> Result<Draft, CombineError> {
+    let (namespace, route_filters) = ("gw".into(), RouteFilters::new());
+    let fields = Fields { namespace: &namespace, route_filters: &route_filters };
+    super::rest(parent, child, of_reference, foreign, fields)
 }
 
 fn matched(parent: Value, child: Value) -> Result<Value, CombineErrorKind> {
@@ -124,6 +138,10 @@ fn header_modifiers_become_one_and_rewrites_stay_two() {
         (edit("set", "a", "1"), edit("set", "a", "2"), Err(CombineErrorKind::Undefined)),
         (edit("add", "a", "1"), edit("add", "a", "1"), Err(CombineErrorKind::Undefined)),
         (edit("remove", "a", ""), edit("set", "a", "1"), Err(CombineErrorKind::Undefined)),
+        // Applications read them alike.
+        (edit("set", "X-Who", "1"), edit("set", "x_who", "1"), Err(CombineErrorKind::Undefined)),
+        (edit("add", "x_who", "1"), edit("remove", "X-Who", ""), Err(CombineErrorKind::Undefined)),
+        (edit("remove", "X-Who", ""), edit("remove", "x_who", ""), Ok(1)),
         (rewrite.clone(), rewrite, Ok(2)),
     ] {
         assert_eq!(join(parent.clone(), child.clone()), result, "{parent} with {child}");
@@ -225,12 +243,72 @@ fn filters_of_a_childs_backends_do_not_override_the_parents() {
         (policy("self"), edit("set", json!({"name": "x-own", "value": "1"})), true),
         (rewrite("a.example"), rewrite("b.example"), false),
         (mirror.clone(), mirror, true),
+        // Two fields of a response.
+        (policy("self"), edit("remove", json!("content_security_policy")), true),
         (policy("self"), rewrite("b.example"), true),
     ] {
         let brings = draft(json!({"backendRefs": [{"name": "x", "filters": [child]}]}));
         let combined = rest(&draft(json!({"filters": [parent]})), &brings, &[], None);
         assert_eq!(combined.is_ok(), is_possible, "{parent} with {child}");
     }
+}
+
+/// A child's filter comes after its parent's, of whichever kind it is.
+#[test]
+fn filters_of_a_child_do_not_undo_the_parents_by_other_kinds_of_filters() {
+    let route_filters: RouteFilters = [
+        ("gw", "who", "RequestHeaders", json!({"set": [{"name": "X-Who", "value": "$$1"}]})),
+        ("shop", "who", "RequestHeaders", json!({"set": [{"name": "X-Who", "value": "$$1"}]})),
+        (
+            "shop",
+            "address",
+            "RequestHeaders",
+            json!({"set": [{"name": "x_who", "value": "${client.address}"}]}),
+        ),
+        ("shop", "answer", "ResponseHeaders", json!({"add": [{"name": "X-Who", "value": "$$1"}]})),
+    ]
+    .into_iter()
+    .map(|(namespace, name, r#type, fields)| {
+        let field = if r#type == "RequestHeaders" { "requestHeaders" } else { "responseHeaders" };
+        let filter = json!({"apiVersion": "portcullis.dev/v1alpha1", "kind": "RouteFilter",
+            "metadata": {"name": name}, "spec": {"type": r#type, field: fields}});
+        let compiled = compile(&serde_json::from_value(filter).unwrap()).unwrap();
+        (ObjectName::new(namespace, name), Some(compiled.extension))
+    })
+    .collect();
+    let extension = |name: &str| json!({"type": "ExtensionRef", "extensionRef": {"group": "portcullis.dev", "kind": "RouteFilter", "name": name}});
+    let edit = |list: &str, entry: Value| json!({"type": "RequestHeaderModifier", "requestHeaderModifier": {list: [entry]}});
+    let set = |name: &str, value: &str| edit("set", json!({"name": name, "value": value}));
+    let namespace = "gw".into();
+    let fields = Fields { namespace: &namespace, route_filters: &route_filters };
+    for (parent, child, is_possible) in [
+        (set("X-Who", "gw"), extension("address"), false),
+        (edit("remove", json!("x-who")), extension("who"), false),
+        (extension("who"), edit("remove", json!("x_who")), false),
+        (extension("who"), extension("address"), false),
+        (extension("who"), extension("who"), true),
+        (extension("who"), set("x-who", "$1"), true),
+        (extension("who"), set("x-who", "$$1"), false),
+        (extension("who"), extension("answer"), true),
+        (set("x-other", "gw"), extension("address"), true),
+    ] {
+        let (ours, theirs) = (draft(json!({"filters": [parent]})), json!([child]));
+        let brings = draft(json!({"backendRefs": [{"name": "x", "filters": theirs}]}));
+        let theirs = draft(json!({"filters": theirs}));
+        let nothing = draft(json!({}));
+        for combined in [
+            super::rest(&ours, &theirs, &[], Some("shop"), fields),
+            super::rest(&ours, &brings, &[], Some("shop"), fields),
+            super::rest(&nothing, &brings, &ours.filters, Some("shop"), fields),
+        ] {
+            assert_eq!(combined.is_ok(), is_possible, "{parent} with {child}");
+        }
+    }
+    let (ours, theirs) =
+        (draft(json!({"filters": [extension("who")]})), draft(json!({"filters": [extension("address")]})));
+    let error = super::rest(&ours, &theirs, &[], Some("shop"), fields).unwrap_err();
+    assert_eq!(error.parent, "filters set x-who of a RouteFilter");
+    assert_eq!(error.child, "filters set x_who of a RouteFilter");
 }
 
 /// Filters of a reference to a child reach what the child brings, whatever that is.

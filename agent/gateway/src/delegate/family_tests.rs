@@ -38,7 +38,7 @@ impl World {
         let service = serde_json::from_value(service).unwrap();
         let mut world = Self { children, objects: Objects::default(), service, filters: BTreeMap::new() };
         for namespace in ["gw", "shop", "third"] {
-            let header = json!({"set": [{"name": "x-of", "value": namespace}]});
+            let header = json!({"set": [{"name": format!("x-of-{namespace}"), "value": "1"}]});
             let path = json!({"pattern": "/(.*)", "substitution": format!("/{namespace}/$1")});
             for (name, spec) in [
                 ("headers", json!({"type": "RequestHeaders", "requestHeaders": header})),
@@ -130,7 +130,10 @@ impl Surroundings for World {
     fn permits(&self, _: Kind, _: &str, _: &ObjectName) -> bool {
         self.children == Granting::All
     }
-    fn version(&self, _: &str) -> u64 {
+    fn route_filter(&self, name: &ObjectName) -> Option<&Extension> {
+        self.filters.get(name)?.as_ref().ok()
+    }
+    fn version(&self, _: &str, _: &str) -> u64 {
         0
     }
 }

@@ -12,10 +12,13 @@ use portcullis_model::{HostPattern, ObjectName, RuleId};
 use super::assemble::Item;
 use super::combine::{self, CombineError, CombineErrorKind};
 use super::consent::{Agreement, agree, reference_of};
+use super::fields::{self, Fields, RouteFilters};
 use super::limits::{Excess, Limits, combinations};
 use super::sides::Sides;
 use super::{ChildReport, Surroundings};
-use crate::route::{Draft, DraftMatch, ParsedMirror, ParsedRoute, ParsedRule, drafts, parse_draft, pattern};
+use crate::route::{
+    Draft, DraftMatch, Extension, ParsedMirror, ParsedRoute, ParsedRule, drafts, parse_draft, pattern,
+};
 use crate::{Fault, Reason};
 
 /// By the CRD, of a rule of an HTTPRoute.
@@ -30,6 +33,8 @@ const MOST_HINTS: usize = 4;
 pub(super) struct Parent<'p> {
     pub(super) route: &'p Arc<ParsedRoute>,
     pub(super) drafts: Vec<Draft>,
+    /// Those that its rules refer to.
+    route_filters: RouteFilters,
 }
 
 /// A child and a parent, and what came of their combination.
@@ -37,6 +42,8 @@ pub(super) struct Parent<'p> {
 pub(super) struct Pair {
     pub(super) child: Arc<ParsedRoute>,
     agreement: Agreement,
+    /// Those that the rules of both refer to.
+    pub(super) route_filters: RouteFilters,
     /// Of the surroundings that the agreement depends on.
     version: u64,
     /// Of matches; 0 if there is nothing to combine.
@@ -69,7 +76,7 @@ impl Pair {
         surroundings: &dyn Surroundings,
     ) -> usize {
         let sides = Sides { parent: parent.route, child };
-        let version = surroundings.version(&child.key.name.namespace);
+        let version = parent.version(child, surroundings);
         match before.filter(|before| before.version == version) {
             Some(same) => combinations(sides, &same.agreement.rules),
             None => combinations(sides, &agree(sides, surroundings).rules),
@@ -84,18 +91,19 @@ impl Pair {
         surroundings: &dyn Surroundings,
         limits: &Limits,
     ) -> Arc<Self> {
-        let version = surroundings.version(&child.key.name.namespace);
+        let version = parent.version(child, surroundings);
         let before =
             before.filter(|it| limits.excess(child, &it.agreement.rules, it.combinations) == it.excess);
         if let Some(same) = before.filter(|before| before.version == version) {
             return same.clone();
         }
         let agreement = agree(Sides { parent: parent.route, child }, surroundings);
+        let route_filters = parent.route_filters_with(child, surroundings);
         // The same agreement counts as the same pair, so that no status has to be planned again; it
         // is only looked at once more next time.
         match before {
-            Some(same) if same.agreement == agreement => same.clone(),
-            _ => Arc::new(Self::reconciled(parent, child, agreement, version, limits)),
+            Some(same) if same.agreement == agreement && same.route_filters == route_filters => same.clone(),
+            _ => Arc::new(Self::reconciled(parent, child, agreement, route_filters, version, limits)),
         }
     }
 
@@ -103,6 +111,7 @@ impl Pair {
         parent: &Parent<'_>,
         child: &Arc<ParsedRoute>,
         agreement: Agreement,
+        route_filters: RouteFilters,
         version: u64,
         limits: &Limits,
     ) -> Self {
@@ -112,14 +121,15 @@ impl Pair {
         let excess = limits.excess(child, &agreement.rules, combinations);
         let contribution = hostnames.and_then(|hostnames| match excess {
             Some(excess) => Err(excess.fault(sides)),
-            None => parent.transaction(sides, &agreement, hostnames),
+            None => parent.transaction(sides, &agreement, &route_filters, hostnames),
         });
         let (contribution, refusal) = match contribution {
             Ok(contribution) => (Some(contribution), None),
             Err(refusal) => (None, Some(refusal)),
         };
         let report = report(child, &agreement, contribution.as_ref(), refusal.as_ref());
-        Self { child: child.clone(), agreement, version, combinations, excess, contribution, report }
+        let child = child.clone();
+        Self { child, agreement, route_filters, version, combinations, excess, contribution, report }
     }
 
     /// By rule of the parent; empty if it is not bound.
@@ -187,8 +197,20 @@ fn report(
 // === impl Parent ===
 
 impl<'p> Parent<'p> {
-    pub(super) fn new(route: &'p Arc<ParsedRoute>) -> Self {
-        Self { route, drafts: drafts(&route.source) }
+    pub(super) fn new(route: &'p Arc<ParsedRoute>, surroundings: &dyn Surroundings) -> Self {
+        let drafts = drafts(&route.source);
+        let names = fields::of_parent(&route.key.name.namespace, &drafts);
+        let route_filters = names.into_iter().map(|name| looked_up(name, surroundings)).collect();
+        Self { route, drafts, route_filters }
+    }
+
+    fn version(&self, child: &ParsedRoute, surroundings: &dyn Surroundings) -> u64 {
+        surroundings.version(&self.route.key.name.namespace, &child.key.name.namespace)
+    }
+
+    fn route_filters_with(&self, child: &ParsedRoute, surroundings: &dyn Surroundings) -> RouteFilters {
+        let theirs = fields::of_child(child).map(|name| looked_up(name.clone(), surroundings));
+        self.route_filters.clone().into_iter().chain(theirs).collect()
     }
 
     /// The hostnames of both, if nothing is in the way that shows without combining them.
@@ -216,14 +238,16 @@ impl<'p> Parent<'p> {
         &self,
         sides: Sides<'_>,
         agreement: &Agreement,
+        route_filters: &RouteFilters,
         hostnames: Vec<HostPattern>,
     ) -> Result<Contribution, Fault> {
+        let fields = Fields { namespace: &self.route.key.name.namespace, route_filters };
         let shared: Arc<[HostPattern]> = hostnames.as_slice().into();
         let theirs = drafts(&sides.child.source);
         pattern::begin_pair();
         let mut rules = Vec::with_capacity(agreement.rules.len());
         for rule in &agreement.rules {
-            let reconciled = self.reconcile(sides, *rule, &theirs, &shared);
+            let reconciled = self.reconcile(sides, *rule, &theirs, fields, &shared);
             // Checked first: what cannot be compiled any more looks like a conflict.
             if let Some(refusal) = pattern::used_up() {
                 return Err(sides.too_many(&refusal.message));
@@ -259,6 +283,7 @@ impl<'p> Parent<'p> {
         sides: Sides<'_>,
         index: usize,
         theirs: &[Draft],
+        fields: Fields<'_>,
         hostnames: &Arc<[HostPattern]>,
     ) -> Result<Vec<Arc<Item>>, Fault> {
         let (rule, ours) = (&self.route.rules[index], &self.drafts[index]);
@@ -275,7 +300,7 @@ impl<'p> Parent<'p> {
                 );
                 continue;
             }
-            let draft = combined(sides, ours, theirs, filters)
+            let draft = combined(sides, ours, theirs, filters, fields)
                 .map_err(|error| sides.conflict(rule, child, &error))?;
             let parsed = parse_draft(sides.child.key.kind, &draft, included(rule, child));
             let Some(mut parsed) = parsed else { continue };
@@ -330,10 +355,20 @@ fn combined(
     ours: &Draft,
     theirs: &Draft,
     filters: &[HttpRouteFilter],
+    fields: Fields<'_>,
 ) -> Result<Draft, CombineError> {
     let foreign = (!sides.same_namespace()).then_some(&*sides.child.key.name.namespace);
     let matches = combine::matches(ours, theirs)?;
-    Ok(Draft { matches, ..combine::rest(ours, theirs, filters, foreign)? })
+    Ok(Draft { matches, ..combine::rest(ours, theirs, filters, foreign, fields)? })
+}
+
+/// One that edits no fields counts as none: it is combined without a look into it.
+fn looked_up(name: ObjectName, surroundings: &dyn Surroundings) -> (ObjectName, Option<Extension>) {
+    let found = surroundings.route_filter(&name);
+    let editing =
+        found.filter(|it| matches!(it, Extension::RequestHeaders(_) | Extension::ResponseHeaders(_)));
+    let editing = editing.cloned();
+    (name, editing)
 }
 
 /// The rule for requests that an invalid rule of a child takes: an error, which prints as a rule

@@ -7,9 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
-use portcullis_api::types::shared::HttpRouteFilter;
+use portcullis_api::types::shared::{HttpRouteFilter, PolicyTargetReference};
 use portcullis_api::{GATEWAY_GROUP, Kind, ObjectKey, Objects};
-use portcullis_model::ObjectName;
+use portcullis_model::{ObjectName, RuleId};
 use serde_json::{Map, Value, json};
 
 use super::assemble::Item;
@@ -70,6 +70,44 @@ impl Family {
         printed
     }
 
+    /// TrafficPolicies that hold for rules of the family and not for the same rules of `routes`,
+    /// which are its [`Self::objects`]: a line for each target.
+    pub fn policies_left_behind(&self, routes: &[Value], objects: &Objects) -> Vec<String> {
+        let mut lines = Vec::new();
+        for (policy, declared) in &objects.traffic_policies {
+            for reference in &declared.spec.target_refs {
+                if Kind::of(&reference.group, &reference.kind) != Some(self.parent.key.kind) {
+                    continue;
+                }
+                let target = PolicyTarget::of(&policy.namespace, reference);
+                let places = self.left_behind(&target, routes);
+                if !places.is_empty() {
+                    lines.push(target.left_behind(policy, &places));
+                }
+            }
+        }
+        lines
+    }
+
+    /// The printed rules that a policy held for, and does not any more: `HTTPRoute edge/web
+    /// rules[0]`.
+    fn left_behind(&self, target: &PolicyTarget<'_>, routes: &[Value]) -> Vec<String> {
+        let namespace = &self.parent.key.name.namespace;
+        let mut places = Vec::new();
+        for (part, route) in self.printed().iter().zip(routes) {
+            let name = route["metadata"]["name"].as_str().unwrap_or_default();
+            let key = ObjectKey::new(self.parent.key.kind, ObjectName::new(namespace.clone(), name));
+            for (at, item) in part.items.iter().enumerate() {
+                let holds = target.covers(&key.name, item.draft.name.as_deref());
+                let held = item.sources().any(|id| target.covers(&id.route, id.name.as_deref()));
+                if held && !holds {
+                    places.push(format!("{key} rules[{at}]"));
+                }
+            }
+        }
+        places
+    }
+
     fn printed(&self) -> &[Arc<Ephemeral>] {
         if self.parent.refusal().is_none() { &self.ephemeral } else { &[] }
     }
@@ -105,6 +143,16 @@ fn grant(parent: &ObjectKey, name: &str, namespace: &str, services: &[Arc<str>])
         "spec": {"from": [from], "to": to},
     })
 }
+
+/// A route, or a rule of one, that a policy names.
+struct PolicyTarget<'t> {
+    kind: &'t str,
+    route: ObjectName,
+    rule: Option<&'t str>,
+}
+
+/// Of the places in a message.
+const PLACES_NAMED: usize = 8;
 
 /// A mirror of a rule: which one of all mirrors of the rule, or of one of its backends.
 #[derive(Clone, Copy)]
@@ -241,9 +289,44 @@ fn refer_to_copies(draft: &mut Draft, namespace: &Arc<str>, names: &mut Names) {
     }
 }
 
+// === impl PolicyTarget ===
+
+impl<'t> PolicyTarget<'t> {
+    fn of(namespace: &Arc<str>, reference: &'t PolicyTargetReference) -> Self {
+        Self {
+            kind: &reference.kind,
+            route: ObjectName::new(namespace.clone(), reference.name.as_str()),
+            rule: reference.section_name.as_deref().filter(|section| !section.is_empty()),
+        }
+    }
+
+    /// True if a policy with this target holds for a rule of the route.
+    fn covers(&self, route: &ObjectName, rule: Option<&str>) -> bool {
+        self.route == *route && (self.rule.is_none() || self.rule == rule)
+    }
+
+    fn left_behind(&self, policy: &ObjectName, places: &[String]) -> String {
+        let rule = self.rule.map(|rule| format!(" rule {rule}")).unwrap_or_default();
+        let named = places.iter().take(PLACES_NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
+        let more = places.len().saturating_sub(PLACES_NAMED);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        format!(
+            "TrafficPolicy {policy} holds for {} {}{rule}, and not for what is printed of it here ({named}{more}): this goes \
+             without the policy until one targets it",
+            self.kind, self.route
+        )
+    }
+}
+
 // === impl Item ===
 
 impl Item {
+    /// The rules that it is made of: of children, and of the parent.
+    fn sources(&self) -> impl Iterator<Item = &RuleId> {
+        let ids = std::iter::once(&self.rule.id).chain(&self.rule.joined);
+        ids.flat_map(|id| id.parent.as_deref().into_iter().chain([&**id]))
+    }
+
     fn printed(&self, kind: Kind, grants: Grants<'_>) -> Draft {
         let mut draft = self.draft.clone();
         print_filters(&mut draft.filters, &self.rule.filters, kind, grants);

@@ -3,8 +3,8 @@
 
 use std::collections::BTreeSet;
 
-use portcullis_api::Objects;
 use portcullis_api::admission::{Admission, admit};
+use portcullis_api::{Change, Object, Objects};
 use portcullis_model::RouteTable;
 use serde_json::{Value, json};
 
@@ -305,4 +305,40 @@ fn what_a_child_may_not_refer_to_is_not_printed_as_what_the_parent_may() {
         assert_eq!(answer(&served, &get(path)), expected, "{path}");
         assert_eq!(answer(&printed, &get(path)), expected, "{path}, printed");
     }
+}
+
+/// What they protect would be open where the printed routes are applied.
+#[test]
+fn policies_on_children_and_on_rules_for_them_are_left_behind() {
+    let rules = json!([{"name": "below", "matches": prefix("/a"), "allowedRoutes": open()},
+        {"name": "own", "matches": prefix("/b"), "backendRefs": to("b")}]);
+    let parent = route("gw/web", json!({"parentRefs": [{"name": "edge"}], "rules": rules}));
+    let rules = json!([{"name": "pay", "backendRefs": to("c")}]);
+    let child = route("gw/c", json!({"parentRefs": child_of("gw/web", None), "rules": rules}));
+    let left_behind = |family: &Family, route: &str, rule: Option<&str>| {
+        let target = json!({"group": "gateway.networking.k8s.io", "kind": "HTTPRoute", "name": route, "sectionName": rule});
+        let policy = json!({"apiVersion": "portcullis.dev/v1alpha1", "kind": "TrafficPolicy",
+            "metadata": {"name": "p", "namespace": "gw"}, "spec": {"targetRefs": [target]}});
+        let mut objects = Objects::default();
+        objects.apply(Change::Set(Object::from_json(policy).unwrap().unwrap()));
+        let printed = family.objects(&mut Names::default(), Grants::new(&objects));
+        family.policies_left_behind(&printed, &objects)
+    };
+    let one = bind_all(&parent, &[child]);
+    for (route, rule, is_left) in [
+        ("web", None, false),
+        ("web", Some("own"), false),
+        ("web", Some("below"), true),
+        ("c", None, true),
+        ("c", Some("pay"), true),
+        ("other", None, false),
+    ] {
+        assert_eq!(!left_behind(&one, route, rule).is_empty(), is_left, "{route} {rule:?}");
+    }
+    let [line] = left_behind(&one, "c", Some("pay")).try_into().unwrap();
+    let expected = "TrafficPolicy gw/p holds for HTTPRoute gw/c rule pay, and not for what is printed of it here (HTTPRoute gw/web rules[0]):";
+    assert!(line.starts_with(expected), "{line}");
+    let several = with_hosts("gw/web", &["a.example", "b.example"]);
+    let [line] = left_behind(&several, "web", None).try_into().unwrap();
+    assert!(line.contains("(HTTPRoute gw/web-e0001 rules[0])"), "{line}");
 }

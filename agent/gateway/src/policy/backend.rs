@@ -45,13 +45,10 @@ pub(crate) enum HttpChecks {
     None,
 }
 
-/// The kind that it may be about.
-pub(crate) const TARGETABLE: [Kind; 1] = [Kind::Service];
-
 pub(crate) fn declared(name: &ObjectName, policy: &BackendPolicy) -> Declared {
     let BackendPolicy { metadata, spec, .. } = policy;
-    let without_effect = Terms::default;
-    Declared::new(metadata, name, &spec.target_refs, &TARGETABLE, Terms::of(spec), without_effect)
+    let kinds = Kind::BackendPolicy.targets();
+    Declared::new(metadata, name, &spec.target_refs, kinds, Terms::of(spec), Terms::default)
 }
 
 // === impl Terms ===

@@ -8,12 +8,15 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Service;
 use portcullis_api::types::backendtlspolicies::BackendTlsPolicy;
-use portcullis_api::types::shared::{BackendTlsValidation, LocalObjectReference, SubjectAltName};
+use portcullis_api::types::shared::{
+    BackendTlsValidation, LocalObjectReference, PolicyTargetReference, SubjectAltName,
+};
 use portcullis_api::{Kind, ObjectKey, created, generation};
 use portcullis_model::{Authorities, BackendTls, ClientIdentity, Encryption, ObjectName, PeerIdentity};
 use rustls_pki_types::DnsName;
 
 use super::authorities::{self, Anchors, Holders};
+use super::declared::no_target;
 use crate::options::is_foreign;
 use crate::{Fault, Reason};
 
@@ -32,6 +35,8 @@ pub(crate) struct Declared {
     /// Older ones take precedence.
     pub(crate) created: i64,
     pub(crate) targets: Box<[Target]>,
+    /// The faults of `targetRefs` that are none, and no other implementation's either.
+    pub(crate) misnamed: Vec<Fault>,
     /// The TLS that it asks for.
     ///
     /// # Errors
@@ -59,13 +64,28 @@ pub enum TlsPolicy<'p> {
 /// The Services that a policy names, which are of its own namespace. Other kinds of backends are
 /// none that a route of ours could be forwarded to.
 fn targets(name: &ObjectName, policy: &BackendTlsPolicy) -> Box<[Target]> {
-    let references = policy.spec.target_refs.iter();
-    let services = references.filter(|to| Kind::of(&to.group, &to.kind) == Some(Kind::Service));
+    let services = policy.spec.target_refs.iter().filter(|to| is_service(to));
     let target = services.map(|to| Target {
         service: ObjectName::new(name.namespace.clone(), to.name.as_str()),
         section: to.section_name.as_deref().filter(|section| !section.is_empty()).map(Box::from),
     });
     target.collect()
+}
+
+fn is_service(to: &PolicyTargetReference) -> bool {
+    Kind::of(&to.group, &to.kind) == Some(Kind::Service)
+}
+
+/// True if another implementation may have such backends: the group is a domain, and none of those
+/// whose kinds we know.
+fn is_foreign_backend(to: &PolicyTargetReference) -> bool {
+    to.group.contains('.') && Kind::ALL.iter().all(|known| known.group() != to.group)
+}
+
+fn misnamed(policy: &BackendTlsPolicy) -> Vec<Fault> {
+    let references = policy.spec.target_refs.iter();
+    let unknown = references.filter(|to| !is_service(to) && !is_foreign_backend(to));
+    unknown.map(|to| no_target(to, Kind::BackendTlsPolicy.targets())).collect()
 }
 
 /// The fault of a reference to a port that gets nothing, because its policy cannot be followed;
@@ -148,6 +168,7 @@ impl Declared {
             generation: generation(&policy.metadata),
             created: created(&policy.metadata),
             targets: targets(name, policy),
+            misnamed: misnamed(policy),
             tls: tls.map(Arc::new),
             unresolved,
             holders,

@@ -41,11 +41,14 @@ fn targets_are_services_of_the_policys_namespace_or_their_ports() {
     let references = json!([{"group": "", "kind": "Service", "name": "a"},
         {"group": "", "kind": "Service", "name": "b", "sectionName": "https"},
         {"group": "example.com", "kind": "Service", "name": "c"},
-        {"group": "", "kind": "Secret", "name": "d"}]);
+        {"group": "", "kind": "Secret", "name": "d"}, {"group": "core", "kind": "Service", "name": "e"},
+        {"group": "", "kind": "service", "name": "f"}, {"group": "apps", "kind": "Deployment", "name": "g"},
+        {"group": "gateway.networking.x-k8s.io", "kind": "XBackend", "name": "h"}]);
     let validation = json!({"hostname": "a.example", "wellKnownCACertificates": "System"});
     let policy = json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "BackendTLSPolicy",
         "metadata": {"name": "p"}, "spec": {"targetRefs": references, "validation": validation}});
-    let found = targets(&ObjectName::new("shop", "p"), &serde_json::from_value(policy).unwrap());
+    let policy = serde_json::from_value(policy).unwrap();
+    let found = targets(&ObjectName::new("shop", "p"), &policy);
     let service = |name| ObjectName::new("shop", name);
     assert_eq!(
         *found,
@@ -56,6 +59,21 @@ fn targets_are_services_of_the_policys_namespace_or_their_ports() {
     );
     assert!(found[0].covers(None) && found[0].covers(Some("http")));
     assert!(found[1].covers(Some("https")) && !found[1].covers(Some("http")) && !found[1].covers(None));
+    let told = misnamed(&policy).into_iter().map(|fault| fault.message).collect::<Vec<_>>();
+    let expected = |kind: &str, group: &str| {
+        format!("targetRefs: {kind:?} of group {group:?} is no target: name a Service of group \"\"")
+    };
+    assert_eq!(
+        told,
+        [
+            expected("Secret", ""),
+            expected("Service", "core"),
+            expected("service", ""),
+            expected("Deployment", "apps"),
+            expected("XBackend", "gateway.networking.x-k8s.io")
+        ],
+        "example.com may be another implementation's"
+    );
 }
 
 #[test]

@@ -7,13 +7,13 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
+use portcullis_api::Kind;
 use portcullis_api::types::shared::{PolicyTargetReference, SessionPersistence};
 use portcullis_api::types::xbackendtrafficpolicies::{
     XBackendTrafficPolicy, XBackendTrafficPolicyRetryConstraint, XBackendTrafficPolicySpec,
 };
 use portcullis_model::{ObjectName, RetryBudget, RetryRate};
 
-use super::backend::TARGETABLE;
 use crate::duration::parse_duration;
 use crate::{Fault, Reason};
 
@@ -58,7 +58,8 @@ pub(crate) fn declared(name: &ObjectName, policy: &XBackendTrafficPolicy, check:
     });
     let references: Vec<_> = references.collect();
     let terms = TrafficTerms::of(spec, check);
-    Declared::new(metadata, name, &references, &TARGETABLE, terms, TrafficTerms::default)
+    let kinds = Kind::XBackendTrafficPolicy.targets();
+    Declared::new(metadata, name, &references, kinds, terms, TrafficTerms::default)
 }
 
 // === impl TrafficTerms ===

@@ -78,6 +78,18 @@ impl<T> Declared<T> {
     }
 }
 
+/// The fault of a reference to another kind than those that may be targets.
+pub(crate) fn no_target(reference: &PolicyTargetReference, targetable: &[Kind]) -> Fault {
+    let PolicyTargetReference { group, kind, .. } = reference;
+    let kinds: Vec<_> = targetable.iter().map(|kind| format!("a {kind}")).collect();
+    let own = targetable.first().map_or("", |kind| kind.group());
+    let message = format!(
+        "targetRefs: {kind:?} of group {group:?} is no target: name {} of group {own:?}",
+        kinds.join(" or ")
+    );
+    Fault::not_accepted(Reason::TargetNotFound, message)
+}
+
 fn target(
     namespace: &Arc<str>,
     reference: &PolicyTargetReference,
@@ -85,13 +97,7 @@ fn target(
 ) -> Result<Target, Fault> {
     let PolicyTargetReference { group, kind, name, section_name } = reference;
     let Some(kind) = Kind::of(group, kind).filter(|kind| targetable.contains(kind)) else {
-        let kinds: Vec<_> = targetable.iter().map(|kind| format!("a {kind}")).collect();
-        let own = targetable.first().map_or("", |kind| kind.group());
-        let message = format!(
-            "targetRefs: {kind:?} of group {group:?} is no target: name {} of group {own:?}",
-            kinds.join(" or ")
-        );
-        return Err(Fault::not_accepted(Reason::TargetNotFound, message));
+        return Err(no_target(reference, targetable));
     };
     let name = ObjectName::new(namespace.clone(), name.as_str());
     let section = section_name.as_deref().filter(|section| !section.is_empty()).map(Arc::from);

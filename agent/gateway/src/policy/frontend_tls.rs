@@ -69,6 +69,12 @@ pub(crate) fn is_insecure(gateway: &Gateway) -> bool {
     modes.any(|mode| matches!(mode, Ok(Mode::AllowInsecureFallback)))
 }
 
+/// The ports that `perPort` names.
+pub(crate) fn ports(gateway: &Gateway) -> impl Iterator<Item = i32> {
+    let frontend = gateway.spec.tls.iter().flat_map(|tls| &tls.frontend);
+    frontend.flat_map(|frontend| frontend.per_port.iter().flatten()).map(|entry| entry.port)
+}
+
 /// The objects that a Gateway's authorities are read from, as far as they are of kinds that hold
 /// any.
 pub(crate) fn holders(gateway: &Gateway) -> impl Iterator<Item = ObjectKey> {

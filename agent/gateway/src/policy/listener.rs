@@ -77,9 +77,9 @@ struct Rate {
 }
 
 pub(crate) fn declared(name: &ObjectName, policy: &ListenerPolicy) -> Declared {
-    let kinds = [Kind::Gateway, Kind::ListenerSet];
+    let kinds = Kind::ListenerPolicy.targets();
     let references = &policy.spec.target_refs;
-    Declared::new(&policy.metadata, name, references, &kinds, Terms::of(policy), Terms::closed)
+    Declared::new(&policy.metadata, name, references, kinds, Terms::of(policy), Terms::closed)
 }
 
 // === impl Terms ===

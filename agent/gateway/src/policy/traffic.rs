@@ -31,9 +31,6 @@ pub(crate) struct Terms {
     pub(crate) protection: Arc<Protection>,
 }
 
-/// The kinds that it may be about.
-pub(crate) const TARGETABLE: [Kind; 4] = [Kind::Gateway, Kind::ListenerSet, Kind::HttpRoute, Kind::GrpcRoute];
-
 /// Bytes of a body from which on it is compressed by default: a shorter one takes a packet anyway.
 const LEAST_COMPRESSED: i64 = 1024;
 
@@ -46,7 +43,8 @@ pub(crate) fn declared(
 ) -> Declared {
     let references = &policy.spec.target_refs;
     let terms = Terms::of(name, &policy.spec, holders, auth);
-    Declared::new(&policy.metadata, name, references, &TARGETABLE, terms, || Terms::closed(name))
+    let kinds = Kind::TrafficPolicy.targets();
+    Declared::new(&policy.metadata, name, references, kinds, terms, || Terms::closed(name))
 }
 
 // === impl Terms ===

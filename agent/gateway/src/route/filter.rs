@@ -103,6 +103,14 @@ impl RuleFilters {
         })
     }
 
+    /// The RouteFilters that are referred to.
+    pub(crate) fn route_filters(&self) -> impl Iterator<Item = &ObjectName> {
+        self.references.iter().filter_map(|reference| match reference {
+            FilterReference::Auth(_) => None,
+            FilterReference::RouteFilter(extension) => Some(&extension.name),
+        })
+    }
+
     /// Takes the first so many references for those of a route in `parent`.
     pub(super) fn inherit(&mut self, written: &[HttpRouteFilter], count: usize, parent: &Arc<str>) {
         let written = written.iter().filter_map(|filter| filter.external_auth.as_ref());

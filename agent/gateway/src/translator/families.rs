@@ -13,9 +13,10 @@ use portcullis_model::{Entry, HostPattern, ObjectName};
 
 use super::attachments::{Attached, Parents};
 use super::parsed::ParsedRoutes;
+use super::route_filters::RouteFilters;
 use crate::delegate::{Family, Grandparent, Surroundings, bind};
 use crate::listener::{ListenerKey, ParentKey, hostnames_at, parent_key};
-use crate::route::{ParsedRoute, ResolvedRoute, ResolvedRule, resolve, table_entries};
+use crate::route::{Extension, ParsedRoute, ResolvedRoute, ResolvedRule, resolve, table_entries};
 use crate::selector::{NamespaceRule, Namespaces};
 use crate::status::ParentVerdict;
 use crate::{Fault, Grants, Reason};
@@ -51,7 +52,8 @@ pub(super) struct StandIn {
 /// The state that parents and children depend on to agree.
 pub(super) struct Consent<'s> {
     pub(super) objects: &'s Objects,
-    /// Counts by namespace the changes of its grants and labels.
+    pub(super) route_filters: &'s RouteFilters,
+    /// Counts by namespace the changes of its grants, labels and RouteFilters.
     pub(super) versions: &'s BTreeMap<Arc<str>, u64>,
 }
 
@@ -64,8 +66,13 @@ impl Surroundings for Consent<'_> {
         Grants::new(self.objects).permits(kind, namespace, kind, &to.namespace, &to.name)
     }
 
-    fn version(&self, child: &str) -> u64 {
-        self.versions.get(child).copied().unwrap_or_default()
+    fn route_filter(&self, name: &ObjectName) -> Option<&Extension> {
+        self.route_filters.get(name)?.as_ref().ok()
+    }
+
+    fn version(&self, parent: &str, child: &str) -> u64 {
+        let of = |namespace: &str| self.versions.get(namespace).copied().unwrap_or_default();
+        of(child) + if parent == child { 0 } else { of(parent) }
     }
 }
 

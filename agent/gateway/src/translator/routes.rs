@@ -37,7 +37,7 @@ pub(super) struct Routes {
     by_external: Relation<ObjectName, ObjectKey>,
     external_uses: Counts<ExternalUse>,
     /// Counts by namespace the changes of what parents and children there may need to agree: its
-    /// grants and labels.
+    /// grants, labels and RouteFilters.
     consent: BTreeMap<Arc<str>, u64>,
     /// Counts changes of what references lead to: Services, their policies, grants, RouteFilters.
     references: u64,
@@ -201,6 +201,9 @@ impl Routes {
     /// The routes that refer to RouteFilters which are something else now.
     pub(super) fn filtered(&mut self, filters: &BTreeSet<ObjectName>) -> BTreeSet<ObjectKey> {
         self.references += filters.len() as u64;
+        for filter in filters {
+            *self.consent.entry(filter.namespace.clone()).or_default() += 1;
+        }
         filters.iter().flat_map(|filter| self.by_filter.of(filter)).cloned().collect()
     }
 
@@ -274,7 +277,8 @@ impl Routes {
     ) -> RouteState {
         let mut resolved = resolve(parsed, &parents);
         let (mut attached, verdicts) = parents.attach(parsed);
-        let consent = Consent { objects: parents.objects, versions: &self.consent };
+        let Parents { objects, route_filters, .. } = parents;
+        let consent = Consent { objects, route_filters, versions: &self.consent };
         let known = before.and_then(|before| before.family.as_deref());
         let family = AttachedFamily::bind(parsed, &verdicts, known, all, parents, &consent);
         let mut stand_ins = Vec::new();
@@ -282,6 +286,7 @@ impl Routes {
             let known = before.map_or(&[][..], |before| &before.stand_ins);
             stand_ins = StandIn::of(family, &attached, known, self.references, parents);
             replace_parent(&stand_ins, family, &mut attached, &mut resolved);
+            resolved.route_filters.extend(family.route_filters().cloned());
         }
         if attached.is_empty() {
             // No client can be sent there.

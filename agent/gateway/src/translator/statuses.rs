@@ -146,8 +146,11 @@ impl Changes<'_> {
         affected.extend(policies.map(|name| ObjectKey::new(Kind::BackendTlsPolicy, name.clone())));
         let referred = self.referred.iter().flat_map(|service| view.backend_policies.on(service));
         affected.extend(self.respoken.policies.iter().cloned().chain(referred));
-        let services = self.objects.of(Kind::Service);
-        affected.extend(services.flat_map(|service| view.backend_policies.on(service)));
+        for service in self.objects.of(Kind::Service) {
+            affected.extend(view.backend_policies.on(service));
+            let policies = view.policies.on(service);
+            affected.extend(policies.map(|name| ObjectKey::new(Kind::BackendTlsPolicy, name.clone())));
+        }
         affected.extend(self.externals.iter().map(|name| ObjectKey::new(Kind::XBackend, name.clone())));
         let policies = self.admissions.policies.iter();
         affected.extend(policies.map(|name| ObjectKey::new(Kind::ListenerPolicy, name.clone())));
@@ -241,6 +244,29 @@ mod tests {
 
     use super::*;
     use crate::{Settings, Translator};
+
+    /// No route has to do with it, so that nothing else changes.
+    #[test]
+    fn a_problem_of_a_policy_ends_when_its_target_comes() {
+        let object = |kind: Kind, spec: serde_json::Value| {
+            let manifest = json!({"apiVersion": kind.api_version(), "kind": kind.as_str(),
+                "metadata": {"name": "object", "namespace": "shop"}, "spec": spec});
+            Object::from_json(manifest).unwrap().unwrap()
+        };
+        let policy = object(
+            Kind::BackendTlsPolicy,
+            json!({"targetRefs": [{"group": "", "kind": "Service", "name": "object"}],
+                "validation": {"hostname": "a.example", "wellKnownCACertificates": "System"}}),
+        );
+        let service = object(Kind::Service, json!({"ports": [{"port": 443}]}));
+        let mut translator = Translator::new(Settings::default());
+        let told = translator.apply(vec![Change::Set(policy.clone())]).problems;
+        assert!(told[&policy.key()][0].starts_with("targetRefs: Service shop/object does not exist; until"));
+        let told = translator.apply(vec![Change::Set(service.clone())]).problems;
+        assert_eq!(told, [(policy.key(), Vec::new())].into());
+        let told = translator.apply(vec![Change::Delete(service.key())]).problems;
+        assert_eq!(told[&policy.key()].len(), 1);
+    }
 
     #[test]
     fn every_kind_whose_status_is_ours_gets_one() {

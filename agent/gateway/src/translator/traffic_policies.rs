@@ -24,7 +24,7 @@ use crate::listener::{ListenerKey, ParentKey};
 use crate::policy::credentials::{self, Holders, Parsed};
 use crate::policy::declared::Target;
 use crate::policy::listener;
-use crate::policy::traffic::{TARGETABLE, Terms, declared};
+use crate::policy::traffic::{Terms, declared};
 
 #[derive(Debug, Default)]
 pub(super) struct TrafficPolicies {
@@ -129,7 +129,7 @@ impl TrafficPolicies {
             now_changed.key_sets = KeySets::Others;
         }
         let mut others = BTreeSet::new();
-        for kind in TARGETABLE {
+        for kind in Kind::TrafficPolicy.targets().iter().copied() {
             others.extend(changed.of(kind).map(|name| ObjectKey { kind, name: name.clone() }));
         }
         for object in targeted.union(&others).filter(|_| !self.policies.is_empty()) {

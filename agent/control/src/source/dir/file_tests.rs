@@ -156,6 +156,29 @@ fn a_refused_policy_closes_its_targets_unless_there_was_a_good_version() {
     assert!(problems(&unknown)[0].ends_with("; it is not served"), "{:?}", problems(&unknown));
 }
 
+/// It goes with the name that cannot be, and so does what it closed.
+#[test]
+fn a_policy_that_is_renamed_to_what_no_name_can_be_closes_its_targets_until_that_is_right() {
+    let policy = |name: &str| {
+        format!(
+            "apiVersion: portcullis.dev/v1alpha1\nkind: TrafficPolicy\nmetadata: {{name: {name}}}\nspec:\n  \
+             targetRefs: [{{group: gateway.networking.k8s.io, kind: Gateway, name: web}}]\n  deny: [127.0.0.0/8]\n"
+        )
+    };
+    let refused =
+        |file: &File| file.objects.values().map(|it| it.object.refused().is_some()).collect::<Vec<_>>();
+    let good = read(&File::default(), &policy("good"));
+    assert_eq!(refused(&good), [false]);
+    let misnamed = read(&good, &policy("Good"));
+    assert_eq!(refused(&misnamed), [true]);
+    let [problem] = problems(&misnamed).try_into().unwrap();
+    assert!(problem.starts_with("a.yaml:1: TrafficPolicy default/Good: metadata.name: Invalid"), "{problem}");
+    assert!(problem.ends_with("; its targets are closed until that is right"), "{problem}");
+    let both = read(&misnamed, &format!("{}---\n{}", policy("good"), policy("Good")));
+    assert_eq!(refused(&both), [false, true], "neither is in the other's place");
+    assert_eq!(refused(&read(&misnamed, &policy("good"))), [false]);
+}
+
 #[test]
 fn the_first_of_two_definitions_in_a_file_wins() {
     let file = read(&File::default(), &format!("{SERVICE}---\n{SERVICE}"));

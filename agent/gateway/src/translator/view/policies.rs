@@ -1,4 +1,4 @@
-//! Statuses of BackendTLSPolicies.
+//! Statuses of BackendTLSPolicies, and their faults that no status can report.
 
 use std::collections::BTreeSet;
 
@@ -18,9 +18,7 @@ impl<'s> View<'s> {
     /// targets: then it is not ours to speak about.
     pub(super) fn policy_status(self, name: &ObjectName) -> Option<Status> {
         let declared = self.policies.get(name)?;
-        let mut gateways = self.heeding_gateways(name);
-        let services = self.policies.services(name);
-        gateways.extend(services.iter().flat_map(|service| self.gateways_asking(service)));
+        let gateways = self.gateways_of_policy(name);
         let mut faults: Vec<_> =
             declared.targets.iter().filter_map(|target| self.target_fault(name, target)).collect();
         // That another policy is in force "MUST" be said, and has a reason of its own.
@@ -35,6 +33,29 @@ impl<'s> View<'s> {
         let controller = &self.settings.controller_name;
         let status = policy_status(&verdict, gateways.iter().copied(), controller);
         (!gateways.is_empty()).then_some(Status::Policy(status))
+    }
+
+    /// Faults of targets that the status does not report: those that can be no target of ours, and,
+    /// if there is no status, those that are not there.
+    pub(super) fn policy_problems(self, name: &ObjectName) -> Vec<String> {
+        let Some(declared) = self.policies.get(name) else { return Vec::new() };
+        let is_reported = !self.gateways_of_policy(name).is_empty();
+        let unreported = declared.targets.iter().filter(|_| !is_reported);
+        let missing = unreported.filter_map(|target| self.missing_service(target));
+        let faults = declared.misnamed.iter().cloned().chain(missing);
+        let told = faults.map(|fault| {
+            let message = fault.message;
+            format!("{message}; until that is right, what was meant is spoken to without the policy's TLS")
+        });
+        told.collect()
+    }
+
+    /// The Gateways whose agents speak to what the policy targets.
+    fn gateways_of_policy(self, name: &ObjectName) -> BTreeSet<&'s ObjectName> {
+        let mut gateways = self.heeding_gateways(name);
+        let services = self.policies.services(name);
+        gateways.extend(services.iter().flat_map(|service| self.gateways_asking(service)));
+        gateways
     }
 
     /// The Gateways with a route, or a filter of a listener, by which the agents speak to what the
@@ -78,6 +99,10 @@ impl<'s> View<'s> {
             );
             return Some(Fault::not_accepted(Reason::Conflicted, message));
         }
+        self.missing_service(target)
+    }
+
+    fn missing_service(self, target: &Target) -> Option<Fault> {
         let service = self.objects.services.get(&target.service);
         backend_tls::missing(target, service.map(|service| &**service))
     }

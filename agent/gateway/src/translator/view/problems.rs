@@ -1,6 +1,9 @@
 //! Faults that no status can report.
 
+use std::collections::BTreeSet;
+
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use portcullis_api::types::gateways::Gateway;
 use portcullis_api::types::shared::ParentReference;
 use portcullis_api::{GATEWAY_GROUP, Kind, ObjectKey};
 use portcullis_model::{ObjectName, ParentKind};
@@ -9,6 +12,7 @@ use super::View;
 use crate::default_scope::DefaultScope;
 use crate::listener::{ParentKey, parent_key};
 use crate::parent;
+use crate::policy::frontend_tls;
 
 impl<'s> View<'s> {
     /// Faults of an object that no status can report.
@@ -22,6 +26,7 @@ impl<'s> View<'s> {
                 missing.chain(self.duplicates(&set)).collect()
             }
             Kind::EndpointSlice => self.slice_problems(&key.name),
+            Kind::BackendTlsPolicy => self.policy_problems(&key.name),
             Kind::ListenerPolicy => {
                 let policy = self.admissions.policies().get(&key.name);
                 policy.map(|policy| self.targets_left_out(policy)).unwrap_or_default()
@@ -50,7 +55,25 @@ impl<'s> View<'s> {
         let wrong = wrong
             .map(|error| format!("annotation {annotation}: write Same, All or Selector:LABELS; {error}"));
         let key = ParentKey { kind: ParentKind::Gateway, name: name.clone() };
-        wrong.into_iter().chain(self.duplicates(&key)).collect()
+        let ports = gateway.into_iter().flat_map(|gateway| self.ports_of_no_listener(&key, gateway));
+        wrong.into_iter().chain(self.duplicates(&key)).chain(ports).collect()
+    }
+
+    /// Ports of `tls.frontend.perPort`: clients of the one that was meant are not asked for what is
+    /// written there.
+    fn ports_of_no_listener(self, key: &ParentKey, gateway: &Gateway) -> Vec<String> {
+        let Some(own) = self.listeners.get(key) else { return Vec::new() };
+        let attached = self.hierarchy.children(&key.name).filter_map(|child| self.listeners.get(child));
+        let listeners = std::iter::once(own).chain(attached).flat_map(|declared| &declared.listeners);
+        let known: BTreeSet<_> = listeners.map(|listener| i32::from(listener.port.number)).collect();
+        let unknown = frontend_tls::ports(gateway).filter(|port| !known.contains(port));
+        let problem = |port| {
+            format!(
+                "tls.frontend.perPort: no listener of the Gateway, or of what is attached to it, has port {port}: \
+                 what is written for it holds for no client"
+            )
+        };
+        unknown.map(problem).collect()
     }
 
     /// Endpoints that are names: nothing asks for their addresses yet.
