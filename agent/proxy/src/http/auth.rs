@@ -208,7 +208,7 @@ impl Authorizer {
         let mut fields = outgoing.parts.headers.clone();
         let signature = passage.edit_request(&mut fields, guarded.fields, client, &guarded.authority, None);
         let (mut by_policies, mut by_filters, mut response) = (None, Vec::new(), Vec::new());
-        let pools = self.pools.serving(passage.listener);
+        let pools = self.pools.serving(passage.listener_id());
         for step in &guarded.steps {
             let (auth, asked_by) = match step {
                 Step::Edit(edit) => {
@@ -235,7 +235,7 @@ impl Authorizer {
             let (body, question_room) = match auth.body {
                 None => (None, None),
                 Some(most) => {
-                    let namespace = namespace(&guarded.next, client, passage.listener);
+                    let namespace = namespace(&guarded.next, client, passage.listener_id());
                     let (body, room) = self.bodies.read(client, namespace, outgoing, auth, most).await?;
                     (Some(body), Some(room))
                 }

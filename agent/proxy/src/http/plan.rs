@@ -3,6 +3,7 @@
 //! the heads come from.
 
 use std::borrow::Cow;
+use std::rc::Rc;
 use std::time::Duration;
 
 use http::uri::PathAndQuery;
@@ -14,6 +15,7 @@ use portcullis_model::{
 use tokio::time::Instant;
 
 use crate::client::clients::Client;
+use crate::client::listener::ListenerState;
 use crate::core::head::{FieldsMut, Head, KnownField, KnownFields};
 use crate::core::reason::Reason;
 use crate::http::change::Change;
@@ -83,8 +85,8 @@ pub(crate) struct Passage<'r> {
     pub via: Option<&'r HeaderValue>,
     /// The id that the request has in the access log. `None`: it has none yet.
     pub request_id: Option<&'r HeaderValue>,
-    /// For the log.
-    pub listener: Option<&'r ListenerId>,
+    /// The one that has the request.
+    pub listener: Option<&'r Rc<ListenerState>>,
     /// `None` where requests have no traces.
     pub trace: Option<&'r RequestTrace>,
     /// The gRPC call that the request is, or is to become.
@@ -93,7 +95,11 @@ pub(crate) struct Passage<'r> {
 
 // === impl Passage ===
 
-impl Passage<'_> {
+impl<'r> Passage<'r> {
+    pub(crate) fn listener_id(self) -> Option<&'r ListenerId> {
+        self.listener.map(|state| &state.listener.id)
+    }
+
     /// Tells an operator who waits for the request.
     pub(crate) fn step<T: Into<Cow<'static, str>>>(&self, subject: &'static str, text: impl FnOnce() -> T) {
         if let Some(trace) = self.trace {
