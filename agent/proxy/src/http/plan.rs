@@ -62,7 +62,8 @@ pub(crate) struct ForwardPlan<'s> {
 /// The checks of credentials, and by auth services, that policies want of a request.
 pub(crate) enum PolicyChecks {
     Pending,
-    /// It has passed; these changes tell the backend of it.
+    /// It has passed; these changes tell the backend of it, and of what services of the listener
+    /// say.
     Passed(Vec<Change>),
 }
 
@@ -202,6 +203,20 @@ impl<'s> ForwardPlan<'s> {
     /// The way that the request goes, as far as it is decided.
     pub(crate) fn destination(&self) -> Destination<'s> {
         Destination { rule: Some(&self.rule.id), backend: Some(self.name), endpoint: None }
+    }
+
+    /// Has the backend told what services of the listener say of the client, before those of
+    /// policies have their say.
+    pub(crate) fn say(&mut self, said: Vec<Change>) {
+        if said.is_empty() {
+            return;
+        }
+        match self.checks.as_deref_mut() {
+            None => self.checks = Some(Box::new(PolicyChecks::Passed(said))),
+            Some(PolicyChecks::Passed(changes)) => drop(changes.splice(..0, said)),
+            // The request goes nowhere.
+            Some(PolicyChecks::Pending) => {}
+        }
     }
 
     /// True if the checks of policies are passed, and no auth service of the rule is left to be
