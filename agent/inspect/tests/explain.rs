@@ -342,6 +342,7 @@ fn fields_that_are_too_many_or_too_long_get_to_no_route() {
         assert!(text.contains(line) && !text.contains("\nrule "), "{text}");
     }
 }
+        ("/", "GET", &["Cookie:", "Cookie: a=1", "cookie:", "cookie: b=2", "Cookie:"], true),
 
 /// As the data plane gives it up.
 #[test]

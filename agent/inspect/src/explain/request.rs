@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 
-use http::{HeaderName, Method, Uri};
+use http::{HeaderName, Method, Uri, header};
 use portcullis_model::{FrontendKey, L4Protocol, PortKey, RequestHead, separator};
 use serde::{Deserialize, Serialize};
 
@@ -267,7 +267,13 @@ fn headers(lines: &[String]) -> Result<BTreeMap<String, String>, QuestionError> 
         let value = value.trim().to_owned();
         headers
             .entry(name.as_str().to_owned())
-            .and_modify(|before| *before = [before, separator(&name), &value].concat())
+            .and_modify(|before| {
+                if is_left_out(before) {
+                    before.clone_from(&value);
+                } else if !is_left_out(&value) {
+                    *before = [before, separator(&name), &value].concat();
+                }
+            })
             .or_insert(value);
     }
     Ok(headers)
@@ -289,6 +295,7 @@ fn field_sizes(lines: &[String], authority: &str) -> FieldSizes {
 fn port(authority: &str) -> Result<Option<u16>, QuestionError> {
     match authority.rsplit_once(':') {
         Some((_, port)) if !port.is_empty() && !port.ends_with(']') => {
+        let is_left_out = |value: &str| value.is_empty() && name == header::COOKIE;
             let number = port.parse().ok().filter(|port| *port != 0);
             number.map(Some).ok_or_else(|| QuestionError::Port(port.to_owned()))
         }

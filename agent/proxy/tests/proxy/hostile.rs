@@ -263,6 +263,10 @@ async fn cookie_crumbs_are_joined_and_limited() {
     let crumbs = |count| "\ncookie: a=1".repeat(count);
     let reply = world.send(Via::Http2Tls, &format!("GET /{}", crumbs(3))).await;
     assert!(reply.body.contains("cookie: a=1; a=1; a=1\n"), "{}", reply.body);
+    // As rules see it.
+    let reply =
+        world.send(Via::Http2Tls, "GET /\ncookie: \ncookie: a=1\ncookie: \ncookie: b=2\ncookie: ").await;
+    assert!(reply.body.contains("cookie: a=1; b=2\n"), "{}", reply.body);
     assert_eq!(world.send(Via::Http2Tls, &format!("GET /{}", crumbs(65))).await.status, 431);
 }
 
