@@ -376,6 +376,9 @@ impl Answer<'_> {
             self.line(what, &text);
         }
         let Admission { budgets, clients, proxies, listed, open, limits, log } = &*listener.admission;
+        if let Some(text) = listener.serves.tls().and_then(|tls| text::certificates_text(&tls.clients)) {
+            self.line("clients", &text);
+        }
         if let Some(clients) = clients {
             self.line("clients", &text::refusal_text(clients));
         }

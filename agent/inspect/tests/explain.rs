@@ -12,7 +12,7 @@ use portcullis_gateway::Settings;
 use portcullis_inspect::{
     EarlyAnswer, Explanation, Look, Outcome, Question, Reading, Search, dump_snapshot, explain, routes,
 };
-use portcullis_model::Snapshot;
+use portcullis_model::{ClientCertificates, Listener, Serves, Snapshot, TlsTermination};
 use portcullis_proxy::Reason;
 
 fn shop() -> Arc<Snapshot> {
@@ -80,6 +80,30 @@ fn the_terms_of_clients_are_told_as_they_are() {
 }
 
 /// Without TLS, a connection has its streams before it is known for which listener it is.
+#[test]
+fn certificates_that_clients_need_are_told() {
+    let required = |sets: usize| ClientCertificates::Required(vec![Arc::default(); sets].into());
+    let needs = |whose: &str| format!("need a certificate ({whose}); without one TLS is refused");
+    let any = "are asked for a certificate (tls.frontend of its Gateway); any will do, or none";
+    for (clients, told) in [
+        (ClientCertificates::NotAsked, None),
+        (ClientCertificates::Any, Some(any.to_owned())),
+        (required(1), Some(needs("tls.frontend of its Gateway"))),
+        (required(2), Some(needs("tls.frontend of its Gateway, and of the one that this is attached to"))),
+    ] {
+        let mut snapshot = Snapshot::clone(&snapshot("streams.yaml"));
+        let mut ports = snapshot.frontends.values_mut();
+        let port = Arc::make_mut(ports.find(|port| port.key.number == 443).unwrap());
+        let own = port.listeners.iter().find(|it| it.serves == Serves::NoCertificate).unwrap();
+        let tls = TlsTermination { clients, ..TlsTermination::default() };
+        let serves = Serves::Https { tls, routes: Arc::default() };
+        port.listeners.add(Arc::new(Listener { serves, ..Listener::clone(own) })).unwrap();
+        let text = explain_in(&snapshot, "https://own.test/", "GET", &[]).text(Look::default());
+        let line = text.lines().find_map(|line| line.strip_prefix("clients   "));
+        assert_eq!(line, told.as_deref(), "{text}");
+    }
+}
+
 #[test]
 fn streams_that_are_more_than_the_listener_says_are_told() {
     let snapshot = snapshot("clients.yaml");
