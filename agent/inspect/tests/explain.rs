@@ -35,6 +35,7 @@ const READING: Reading = Reading {
     path: |path| portcullis_proxy::normalise_path(path).map_err(early_answer),
     method: |method| portcullis_proxy::check_method(method).map_err(early_answer),
     sees: portcullis_proxy::is_seen,
+    is_claim: portcullis_proxy::is_claim,
     search: || Search {
         permits: portcullis_proxy::search_limit(),
         over: early_answer(Reason::SlowExpressions),
@@ -79,7 +80,6 @@ fn the_terms_of_clients_are_told_as_they_are() {
     );
 }
 
-/// Without TLS, a connection has its streams before it is known for which listener it is.
 #[test]
 fn certificates_that_clients_need_are_told() {
     let required = |sets: usize| ClientCertificates::Required(vec![Arc::default(); sets].into());
@@ -104,6 +104,7 @@ fn certificates_that_clients_need_are_told() {
     }
 }
 
+/// Without TLS, a connection has its streams before it is known for which listener it is.
 #[test]
 fn streams_that_are_more_than_the_listener_says_are_told() {
     let snapshot = snapshot("clients.yaml");
@@ -341,6 +342,7 @@ fn fields_are_read_as_the_data_plane_reads_them() {
     let takes = |text: &str| text.contains("\nrule      HTTPRoute default/r rule 0");
     for (path, method, headers, is_taken) in [
         ("/", "GET", &["Cookie: a=1", "cookie: b=2"][..], true),
+        ("/", "GET", &["Cookie:", "Cookie: a=1", "cookie:", "cookie: b=2", "Cookie:"], true),
         ("/", "GET", &["Cookie: a=1,b=2"], false),
         ("/", "GET", &["SSL-Client-Verify: SUCCESS"], false),
         ("/get", "GET", &[], true),
@@ -348,6 +350,51 @@ fn fields_are_read_as_the_data_plane_reads_them() {
     ] {
         let text = answer(path, method, headers);
         assert_eq!(takes(&text), is_taken, "{method} {path} {headers:?}: {text}");
+    }
+}
+
+/// A question has no peer that could be believed or not.
+#[test]
+fn fields_about_the_client_are_seen_where_a_proxy_is_believed() {
+    let manifests = |client_address: &str| {
+        format!(
+            "apiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\nmetadata: {{name: g}}\nspec:\n  \
+             gatewayClassName: portcullis\n  addresses: [{{value: 127.0.0.1}}]\n  listeners: [{{name: http, port: 80, protocol: HTTP}}]\n---\n\
+             apiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\nmetadata: {{name: r}}\nspec:\n  \
+             parentRefs: [{{name: g}}]\n  rules:\n  - matches:\n    \
+             - headers: [{{name: x-forwarded-proto, value: https}}]\n---\n\
+             apiVersion: portcullis.dev/v1alpha1\nkind: ListenerPolicy\nmetadata: {{name: p}}\nspec:\n  \
+             targetRefs: [{{group: gateway.networking.k8s.io, kind: Gateway, name: g}}]\n  {client_address}\n"
+        )
+    };
+    for (name, client_address, why, is_seen) in [
+        (
+            "started",
+            "deny: [192.0.2.0/24]",
+            "as of a proxy that is believed (--trusted-hops of the agent); rules see none of others",
+            true,
+        ),
+        (
+            "none",
+            "clientAddress: {trustedHops: 0}",
+            "rules do not see it: the listener believes no proxy",
+            false,
+        ),
+        (
+            "proxies",
+            "clientAddress: {trustedProxies: [10.0.0.0/8]}",
+            "as of a proxy that the listener believes; rules see none of others",
+            true,
+        ),
+    ] {
+        let snapshot = snapshot_of(&format!("claims-{name}.yaml"), &manifests(client_address));
+        let headers = ["X-Forwarded-Proto: https", "X-Other: 1"];
+        let text = explain_in(&snapshot, "http://a.example/", "GET", &headers).text(Look::default());
+        let told: Vec<_> = text.lines().filter_map(|line| line.strip_prefix("field     ")).collect();
+        assert_eq!(told, [format!("x-forwarded-proto: {why}")], "{text}");
+        assert_eq!(text.contains("\nrule      HTTPRoute default/r rule 0"), is_seen, "{text}");
+        let without = explain_in(&snapshot, "http://a.example/", "GET", &headers[1..]).text(Look::default());
+        assert!(!without.contains("field "), "{without}");
     }
 }
 
@@ -366,7 +413,6 @@ fn fields_that_are_too_many_or_too_long_get_to_no_route() {
         assert!(text.contains(line) && !text.contains("\nrule "), "{text}");
     }
 }
-        ("/", "GET", &["Cookie:", "Cookie: a=1", "cookie:", "cookie: b=2", "Cookie:"], true),
 
 /// As the data plane gives it up.
 #[test]

@@ -176,7 +176,7 @@ pub fn is_seen(name: &HeaderName) -> bool {
 }
 
 /// True for what is said of a client, which rules see only if it is believed.
-pub(crate) fn is_claim(name: &HeaderName) -> bool {
+pub fn is_claim(name: &HeaderName) -> bool {
     KnownField::of(name.as_str().as_bytes()) == Some(KnownField::Claim)
 }
 
