@@ -427,6 +427,7 @@ pub(crate) const READING: Reading = Reading {
     path: |path| portcullis_proxy::normalise_path(path).map_err(early_answer),
     method: |method| portcullis_proxy::check_method(method).map_err(early_answer),
     sees: portcullis_proxy::is_seen,
+    is_claim: portcullis_proxy::is_claim,
     search: || Search {
         permits: portcullis_proxy::search_limit(),
         over: early_answer(Reason::SlowExpressions),

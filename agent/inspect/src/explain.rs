@@ -9,9 +9,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use portcullis_model::{
-    Action, Admission, BackendName, BackendTarget, Defaults, FrontendKey, HostMap, Limits, Listener,
-    ListenerLimits, Port, PortListeners, RateScope, RequestHead, RouteTable, Rule, Selected, Serves,
-    Snapshot, Timeouts, TrafficPolicy,
+    Action, Admission, BackendName, BackendTarget, Believer, Defaults, FrontendKey, HostMap, Limits,
+    Listener, ListenerLimits, Port, PortListeners, RateScope, RequestHead, RouteTable, Rule, Selected,
+    Serves, Snapshot, Timeouts, TrafficPolicy,
 };
 use serde::{Deserialize, Serialize};
 
@@ -22,7 +22,7 @@ use crate::table::{Look, subject_line};
 use crate::text;
 use crate::withheld::withhold_written;
 use candidates::{Candidates, Miss};
-use request::{EarlyAnswer, FieldSizes, Question, QuestionError, Reading, Request, Scheme};
+use request::{Claims, EarlyAnswer, FieldSizes, Question, QuestionError, Reading, Request, Scheme};
 
 /// The fate of a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -252,6 +252,7 @@ impl Answer<'_> {
             return Outcome::Answered;
         }
         self.streams(port, listener);
+        self.claims(listener);
         match listener.serves.routes() {
             Some(routes) => {
                 let policy = listener.policy.as_deref();
@@ -375,6 +376,9 @@ impl Answer<'_> {
         for (what, text) in at.filter(|it| it.is_at(request.address())).flat_map(ServedListener::sentences) {
             self.line(what, &text);
         }
+        if let Some(text) = listener.serves.tls().and_then(|tls| text::certificates_text(&tls.clients)) {
+            self.line("clients", &text);
+        }
         let Admission { budgets, clients, proxies, listed, open, limits, log } = &*listener.admission;
         if let Some(clients) = clients {
             self.line("clients", &text::refusal_text(clients));
@@ -415,6 +419,27 @@ impl Answer<'_> {
                     "{streams} on a connection, and not {own}: it may be for other listeners of the port, too"
                 ),
             );
+        }
+    }
+
+    /// The fields in which the request says where it comes from, as far as the listener believes
+    /// that.
+    fn claims(&mut self, listener: &Listener) {
+        let listed = listener.admission.listed.as_deref();
+        let (claims, why) = match listed.and_then(|listed| listed.proxies(Believer::Listener)) {
+            Some(proxies) if proxies.are_none() => {
+                (Claims::Hidden, "rules do not see it: the listener believes no proxy")
+            }
+            Some(_) => (Claims::Seen, "as of a proxy that the listener believes; rules see none of others"),
+            None => (
+                Claims::Seen,
+                "as of a proxy that is believed (--trusted-hops of the agent); rules see none of others",
+            ),
+        };
+        self.request.take(claims);
+        let request = self.request;
+        for name in request.claims() {
+            self.line("field", &format!("{name}: {why}"));
         }
     }
 

@@ -3,10 +3,11 @@
 use std::num::NonZeroU32;
 
 use portcullis_model::{
-    Action, AddressRange, BackendTarget, Budget, ClientList, ClientRules, DirectResponse, GatewayView,
-    L4Action, L4Rule, L4Target, Level, ListedClients, ListenerLimits, LogField, LogLines, LogPatch, LogTerms,
-    OpenLimit, OtherPeers, PolicyState, Protection, ProxyProtocol, Retry, RouteMatch, Rule, SessionCarrier,
-    SessionPersistence, Split, TrafficPolicy, TrustedProxies, ValueMatch, View, Weighted,
+    Action, AddressRange, BackendTarget, Budget, ClientCertificates, ClientList, ClientRules, DirectResponse,
+    GatewayView, L4Action, L4Rule, L4Target, Level, ListedClients, ListenerLimits, LogField, LogLines,
+    LogPatch, LogTerms, OpenLimit, OtherPeers, PolicyState, Protection, ProxyProtocol, Retry, RouteMatch,
+    Rule, SessionCarrier, SessionPersistence, Split, TrafficPolicy, TrustedProxies, ValueMatch, View,
+    Weighted,
 };
 
 /// `GET PathPrefix /a, header x=1, query q~^a$`
@@ -174,6 +175,23 @@ pub(crate) fn share_text(agents: Option<NonZeroU32>) -> String {
 }
 
 /// `10.0.0.0/8 by PROXY protocol; others are clients themselves`
+/// `None` if they are not asked for any.
+pub(crate) fn certificates_text(clients: &ClientCertificates) -> Option<String> {
+    match clients {
+        ClientCertificates::NotAsked => None,
+        ClientCertificates::Any => {
+            Some("are asked for a certificate (tls.frontend of its Gateway); any will do, or none".to_owned())
+        }
+        ClientCertificates::Required(sets) => {
+            let whose = match &**sets {
+                [] | [_] => "tls.frontend of its Gateway",
+                [_, _, ..] => "tls.frontend of its Gateway, and of the one that this is attached to",
+            };
+            Some(format!("need a certificate ({whose}); without one TLS is refused"))
+        }
+    }
+}
+
 pub(crate) fn proxies_text(proxies: &ProxyProtocol) -> String {
     let ranges =
         |level: &Vec<AddressRange>| level.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");

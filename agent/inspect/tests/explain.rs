@@ -12,7 +12,7 @@ use portcullis_gateway::Settings;
 use portcullis_inspect::{
     EarlyAnswer, Explanation, Look, Outcome, Question, Reading, Search, dump_snapshot, explain, routes,
 };
-use portcullis_model::Snapshot;
+use portcullis_model::{ClientCertificates, Listener, Serves, Snapshot, TlsTermination};
 use portcullis_proxy::Reason;
 
 fn shop() -> Arc<Snapshot> {
@@ -35,6 +35,7 @@ const READING: Reading = Reading {
     path: |path| portcullis_proxy::normalise_path(path).map_err(early_answer),
     method: |method| portcullis_proxy::check_method(method).map_err(early_answer),
     sees: portcullis_proxy::is_seen,
+    is_claim: portcullis_proxy::is_claim,
     search: || Search {
         permits: portcullis_proxy::search_limit(),
         over: early_answer(Reason::SlowExpressions),
@@ -77,6 +78,30 @@ fn the_terms_of_clients_are_told_as_they_are() {
         terms("http://quiet.example:8080/"),
         ["clients   none of 192.0.2.0/24; they are refused", "log       nothing besides"]
     );
+}
+
+#[test]
+fn certificates_that_clients_need_are_told() {
+    let required = |sets: usize| ClientCertificates::Required(vec![Arc::default(); sets].into());
+    let needs = |whose: &str| format!("need a certificate ({whose}); without one TLS is refused");
+    let any = "are asked for a certificate (tls.frontend of its Gateway); any will do, or none";
+    for (clients, told) in [
+        (ClientCertificates::NotAsked, None),
+        (ClientCertificates::Any, Some(any.to_owned())),
+        (required(1), Some(needs("tls.frontend of its Gateway"))),
+        (required(2), Some(needs("tls.frontend of its Gateway, and of the one that this is attached to"))),
+    ] {
+        let mut snapshot = Snapshot::clone(&snapshot("streams.yaml"));
+        let mut ports = snapshot.frontends.values_mut();
+        let port = Arc::make_mut(ports.find(|port| port.key.number == 443).unwrap());
+        let own = port.listeners.iter().find(|it| it.serves == Serves::NoCertificate).unwrap();
+        let tls = TlsTermination { clients, ..TlsTermination::default() };
+        let serves = Serves::Https { tls, routes: Arc::default() };
+        port.listeners.add(Arc::new(Listener { serves, ..Listener::clone(own) })).unwrap();
+        let text = explain_in(&snapshot, "https://own.test/", "GET", &[]).text(Look::default());
+        let line = text.lines().find_map(|line| line.strip_prefix("clients   "));
+        assert_eq!(line, told.as_deref(), "{text}");
+    }
 }
 
 /// Without TLS, a connection has its streams before it is known for which listener it is.
@@ -317,6 +342,7 @@ fn fields_are_read_as_the_data_plane_reads_them() {
     let takes = |text: &str| text.contains("\nrule      HTTPRoute default/r rule 0");
     for (path, method, headers, is_taken) in [
         ("/", "GET", &["Cookie: a=1", "cookie: b=2"][..], true),
+        ("/", "GET", &["Cookie:", "Cookie: a=1", "cookie:", "cookie: b=2", "Cookie:"], true),
         ("/", "GET", &["Cookie: a=1,b=2"], false),
         ("/", "GET", &["SSL-Client-Verify: SUCCESS"], false),
         ("/get", "GET", &[], true),
@@ -324,6 +350,51 @@ fn fields_are_read_as_the_data_plane_reads_them() {
     ] {
         let text = answer(path, method, headers);
         assert_eq!(takes(&text), is_taken, "{method} {path} {headers:?}: {text}");
+    }
+}
+
+/// A question has no peer that could be believed or not.
+#[test]
+fn fields_about_the_client_are_seen_where_a_proxy_is_believed() {
+    let manifests = |client_address: &str| {
+        format!(
+            "apiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\nmetadata: {{name: g}}\nspec:\n  \
+             gatewayClassName: portcullis\n  addresses: [{{value: 127.0.0.1}}]\n  listeners: [{{name: http, port: 80, protocol: HTTP}}]\n---\n\
+             apiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\nmetadata: {{name: r}}\nspec:\n  \
+             parentRefs: [{{name: g}}]\n  rules:\n  - matches:\n    \
+             - headers: [{{name: x-forwarded-proto, value: https}}]\n---\n\
+             apiVersion: portcullis.dev/v1alpha1\nkind: ListenerPolicy\nmetadata: {{name: p}}\nspec:\n  \
+             targetRefs: [{{group: gateway.networking.k8s.io, kind: Gateway, name: g}}]\n  {client_address}\n"
+        )
+    };
+    for (name, client_address, why, is_seen) in [
+        (
+            "started",
+            "deny: [192.0.2.0/24]",
+            "as of a proxy that is believed (--trusted-hops of the agent); rules see none of others",
+            true,
+        ),
+        (
+            "none",
+            "clientAddress: {trustedHops: 0}",
+            "rules do not see it: the listener believes no proxy",
+            false,
+        ),
+        (
+            "proxies",
+            "clientAddress: {trustedProxies: [10.0.0.0/8]}",
+            "as of a proxy that the listener believes; rules see none of others",
+            true,
+        ),
+    ] {
+        let snapshot = snapshot_of(&format!("claims-{name}.yaml"), &manifests(client_address));
+        let headers = ["X-Forwarded-Proto: https", "X-Other: 1"];
+        let text = explain_in(&snapshot, "http://a.example/", "GET", &headers).text(Look::default());
+        let told: Vec<_> = text.lines().filter_map(|line| line.strip_prefix("field     ")).collect();
+        assert_eq!(told, [format!("x-forwarded-proto: {why}")], "{text}");
+        assert_eq!(text.contains("\nrule      HTTPRoute default/r rule 0"), is_seen, "{text}");
+        let without = explain_in(&snapshot, "http://a.example/", "GET", &headers[1..]).text(Look::default());
+        assert!(!without.contains("field "), "{without}");
     }
 }
 

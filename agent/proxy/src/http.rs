@@ -44,5 +44,6 @@ pub(crate) mod service;
 pub(crate) mod session;
 pub(crate) mod steps;
 pub(crate) mod templates;
+pub(crate) mod tunnels;
 pub(crate) mod upgrade;
 pub(crate) mod websocket;

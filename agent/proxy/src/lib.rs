@@ -53,7 +53,7 @@ pub use crate::core::stats::{
     HandshakeFailure, KeySetStats, ListenerStats, Mirrored, NotAdmitted, Stats, TraceStats,
 };
 pub use crate::http::edge::{bare_host, check_method};
-pub use crate::http::headers::is_seen;
+pub use crate::http::headers::{is_claim, is_seen};
 pub use crate::http::path::normalise as normalise_path;
 pub use crate::http::search_time::search_limit;
 pub use crate::proxy::{CORE_THREAD, Proxy, StartError};

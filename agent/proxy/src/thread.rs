@@ -42,6 +42,7 @@ use crate::http::rate_limit::{RateLimits, SharedRateLimits};
 use crate::http::router::Router;
 use crate::http::service::Service;
 use crate::http::session::Sessions;
+use crate::http::tunnels::Tunnels;
 use crate::l4::forward::StreamForwarder;
 use crate::l4::streams::Streams;
 use crate::l4::udp::{Buffer, Context, SessionCount, UdpFrontends};
@@ -85,6 +86,7 @@ struct Core {
     listeners: Rc<Listeners>,
     clients: Rc<Clients>,
     streams: Rc<Streams>,
+    tunnels: Rc<Tunnels>,
     udp: Rc<UdpFrontends>,
     server: Rc<Server>,
     sessions: Rc<Sessions>,
@@ -210,6 +212,7 @@ impl Core {
         let buffers = usize::try_from(buffers).unwrap_or(usize::MAX);
         let clients = Rc::new(Clients::new(buffers, settings.minimum_rate));
         let streams = Rc::new(Streams::new(settings.l4, settings.drain, buffers));
+        let tunnels = Rc::new(Tunnels::new(snapshot.clone(), settings.drain));
         let encoders = Rc::new(Encoders::new(buffers / 4));
         let access_log = Rc::new(access_log);
         let traces = settings.otlp.as_ref().and_then(|otlp| otlp.traces.clone());
@@ -279,7 +282,7 @@ impl Core {
         let service = Rc::new(Service {
             snapshot: snapshot.clone(),
             router,
-            forwarder: Forwarder::new(pools, tasks, settings.l4.idle),
+            forwarder: Forwarder::new(pools, tunnels.clone(), tasks, settings.l4.idle),
             authorizer,
             encoders: encoders.clone(),
             pipes,
@@ -303,6 +306,7 @@ impl Core {
             listeners,
             clients,
             streams,
+            tunnels,
             udp,
             server,
             sessions: http_sessions,
@@ -328,6 +332,7 @@ impl Core {
         let current = self.snapshot.load();
         self.clients.finish(|client| client.is_withdrawn(&current));
         self.streams.follow(&current);
+        self.tunnels.follow(&current);
         unserved
     }
 

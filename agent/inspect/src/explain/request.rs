@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 
-use http::{HeaderName, Method, Uri};
+use http::{HeaderName, Method, Uri, header};
 use portcullis_model::{FrontendKey, L4Protocol, PortKey, RequestHead, field_size, separator};
 use serde::{Deserialize, Serialize};
 
@@ -57,6 +57,8 @@ pub struct Reading {
     pub method: fn(&Method) -> Result<(), EarlyAnswer>,
     /// True unless rules see no such field of any client, or of a proxy that is believed.
     pub sees: fn(&HeaderName) -> bool,
+    /// True for a statement about the client, which rules see only of a proxy that is believed.
+    pub is_claim: fn(&HeaderName) -> bool,
     pub search: fn() -> Search,
     /// The answer to header fields that are too many or too long.
     pub fields: fn() -> EarlyAnswer,
@@ -75,6 +77,14 @@ pub struct Search {
 pub struct EarlyAnswer {
     pub status: u16,
     pub words: &'static str,
+}
+
+/// The fate of statements about the client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Claims {
+    /// They are a believed proxy's.
+    Seen,
+    Hidden,
 }
 
 /// The traffic that a question is about.
@@ -107,6 +117,8 @@ pub(crate) struct Request {
     reading: Reading,
     search: RefCell<Search>,
     is_given_up: Cell<bool>,
+    /// At the listener that it has come to.
+    claims: Cell<Claims>,
     /// As asked.
     target: String,
     headers: BTreeMap<String, String>,
@@ -154,6 +166,7 @@ impl Request {
             reading,
             search: RefCell::new((reading.search)()),
             is_given_up: Cell::new(false),
+            claims: Cell::new(Claims::Seen),
             method,
             path: path.map(Cow::into_owned),
             host: host.map(Cow::into_owned).unwrap_or_default(),
@@ -192,6 +205,17 @@ impl Request {
     /// The answer if the search is given up: the rule that was found need not be the right one.
     pub(crate) fn given_up(&self) -> Option<EarlyAnswer> {
         self.is_given_up.get().then(|| self.search.borrow().over)
+    }
+
+    /// Has rules see its statements about the client, or not.
+    pub(crate) fn take(&self, claims: Claims) {
+        self.claims.set(claims);
+    }
+
+    /// The names of fields with statements about the client.
+    pub(crate) fn claims(&self) -> impl Iterator<Item = HeaderName> {
+        let names = self.headers.keys().filter_map(|name| name.parse().ok());
+        names.filter(|name| (self.reading.is_claim)(name))
     }
 
     /// Returns `true` if routes see another path than the one asked for.
@@ -265,9 +289,16 @@ fn headers(lines: &[String]) -> Result<BTreeMap<String, String>, QuestionError> 
         let (name, value) = line.split_once(':').ok_or_else(unreadable)?;
         let name: HeaderName = name.trim().parse().map_err(|_| unreadable())?;
         let value = value.trim().to_owned();
+        let is_left_out = |value: &str| value.is_empty() && name == header::COOKIE;
         headers
             .entry(name.as_str().to_owned())
-            .and_modify(|before| *before = [before, separator(&name), &value].concat())
+            .and_modify(|before| {
+                if is_left_out(before) {
+                    before.clone_from(&value);
+                } else if !is_left_out(&value) {
+                    *before = [before, separator(&name), &value].concat();
+                }
+            })
             .or_insert(value);
     }
     Ok(headers)
@@ -335,7 +366,9 @@ impl RequestHead for Request {
     }
 
     fn header(&self, name: &HeaderName) -> Option<Cow<'_, [u8]>> {
-        let value = self.headers.get(name.as_str()).filter(|_| (self.reading.sees)(name));
+        let is_seen = (self.reading.sees)(name)
+            && (self.claims.get() == Claims::Seen || !(self.reading.is_claim)(name));
+        let value = self.headers.get(name.as_str()).filter(|_| is_seen);
         value.map(|value| Cow::Borrowed(value.as_bytes()))
     }
 

@@ -203,12 +203,18 @@ pub(crate) fn write_fields(fields: &impl Fields, out: &mut Vec<u8>) {
     }
 }
 
-/// The values of a field as one.
+/// The values of a field as one. Of a cookie's crumbs, empty ones are left out: nothing is between
+/// two separators.
 pub(crate) fn joined<'f>(fields: &'f impl Fields, name: &HeaderName) -> Option<Cow<'f, [u8]>> {
     let separator = separator(name).as_bytes();
     let mut values = fields.get_all(name);
     let first = values.next()?;
-    Some(values.fold(Cow::Borrowed(first), |all, value| Cow::Owned([&all, separator, value].concat())))
+    let is_left_out = |value: &[u8]| value.is_empty() && *name == header::COOKIE;
+    Some(values.fold(Cow::Borrowed(first), |all, value| match (is_left_out(&all), is_left_out(value)) {
+        (_, true) => all,
+        (true, false) => Cow::Borrowed(value),
+        (false, false) => Cow::Owned([&all, separator, value].concat()),
+    }))
 }
 
 /// "A field value MUST NOT start or end with an ASCII whitespace character" (RFC 9113 section

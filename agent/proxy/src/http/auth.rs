@@ -157,6 +157,7 @@ impl Authorizer {
                 if let Some(changes) = by_policies {
                     plan.checks = Some(Box::new(PolicyChecks::Passed(changes)));
                 }
+                plan.say(std::mem::take(&mut guarded.said));
                 (plan.granted, plan.begun) = (granted, Some(begun));
                 Decision::Forward(plan)
             }
@@ -168,6 +169,7 @@ impl Authorizer {
                 let chain = sender::chain(fields, passage.proxies, (client.peer.ip(), &client.address));
                 *known = headers::disbelieve(fields, *known, chain.as_ref());
                 granted.iter().flatten().for_each(|change| change.apply(fields));
+                let said = said(&granted, fields);
                 let connected = Connected {
                     peer: client.peer,
                     address: &client.address,
@@ -178,8 +180,11 @@ impl Authorizer {
                 let mut decision = unrouted.route(client.limits(), connected, &outgoing.parts);
                 match &mut decision {
                     Decision::Own(_) => {}
-                    Decision::Forward(plan) => plan.begun = Some(begun),
-                    Decision::Guarded(guarded) => guarded.begun = Some(begun),
+                    Decision::Forward(plan) => {
+                        plan.begun = Some(begun);
+                        plan.say(said);
+                    }
+                    Decision::Guarded(guarded) => (guarded.begun, guarded.said) = (Some(begun), said),
                 }
                 decision
             }
@@ -207,8 +212,9 @@ impl Authorizer {
         let address = sender::client(&outgoing.parts.headers, passage.proxies, client.peer.ip());
         let mut fields = outgoing.parts.headers.clone();
         let signature = passage.edit_request(&mut fields, guarded.fields, client, &guarded.authority, None);
+        guarded.said.iter().for_each(|change| change.apply(&mut fields));
         let (mut by_policies, mut by_filters, mut response) = (None, Vec::new(), Vec::new());
-        let pools = self.pools.serving(passage.listener);
+        let pools = self.pools.serving(passage.listener_id());
         for step in &guarded.steps {
             let (auth, asked_by) = match step {
                 Step::Edit(edit) => {
@@ -235,7 +241,7 @@ impl Authorizer {
             let (body, question_room) = match auth.body {
                 None => (None, None),
                 Some(most) => {
-                    let namespace = namespace(&guarded.next, client, passage.listener);
+                    let namespace = namespace(&guarded.next, client, passage.listener_id());
                     let (body, room) = self.bodies.read(client, namespace, outgoing, auth, most).await?;
                     (Some(body), Some(room))
                 }
@@ -388,6 +394,13 @@ impl From<Reason> for Refusal {
 /// The names of fields that credentials and services decide about.
 fn names<'c>(granted: impl IntoIterator<Item = &'c Vec<Change>>) -> Vec<http::HeaderName> {
     granted.into_iter().flatten().map(|change| change.name().clone()).collect()
+}
+
+/// What services say in the place of fields that every request gets on its way.
+fn said(granted: &[Vec<Change>], fields: &HeaderMap) -> Vec<Change> {
+    let is_said = |name: &http::HeaderName| granted.iter().flatten().any(|change| change.name() == name);
+    let names = headers::given_to_all().into_iter().filter(is_said);
+    names.flat_map(|name| Change::set(&name, fields.get_all(&name).iter().cloned())).collect()
 }
 
 /// The one whose share of the room for bodies a request takes: the route's if that is known, else

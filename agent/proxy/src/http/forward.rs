@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use http::{HeaderValue, StatusCode, Version, header};
 use portcullis_model::{ListenerId, TimeLimit};
-use tokio::time::timeout_at;
+use tokio::time::{Instant, timeout_at};
 use tokio_util::task::TaskTracker;
 
 use crate::client::clients::Client;
@@ -18,6 +18,7 @@ use crate::http::body::{Content, Deadline};
 use crate::http::grpc_web::GrpcWebCall;
 use crate::http::plan::{ForwardPlan, Passage};
 use crate::http::sender;
+use crate::http::tunnels::Tunnels;
 use crate::http::upgrade;
 use crate::http::websocket;
 use crate::trace::attempt::Asked;
@@ -32,7 +33,8 @@ use crate::upstream::retry;
 pub(crate) struct Forwarder {
     pub pools: Rc<Pools>,
     mirrors: Rc<Mirrors>,
-    /// The tasks of tunnels.
+    tunnels: Rc<Tunnels>,
+    /// Theirs.
     tasks: TaskTracker,
     /// The time without a byte either way after which a tunnel is reset.
     tunnel_idle: Duration,
@@ -44,10 +46,15 @@ pub(crate) struct Forwarder {
 pub(crate) type BackendResponse = (http::Response<Content>, SocketAddr);
 
 impl Forwarder {
-    pub(crate) fn new(pools: Rc<Pools>, tasks: TaskTracker, tunnel_idle: Duration) -> Self {
+    pub(crate) fn new(
+        pools: Rc<Pools>,
+        tunnels: Rc<Tunnels>,
+        tasks: TaskTracker,
+        tunnel_idle: Duration,
+    ) -> Self {
         let mirrors = Mirrors::new(pools.clone());
         let (too_large, tls_failed) = (LogLimit::default(), LogLimit::default());
-        Self { pools, mirrors, tasks, tunnel_idle, too_large, tls_failed }
+        Self { pools, mirrors, tunnels, tasks, tunnel_idle, too_large, tls_failed }
     }
 
     /// Sends the request to the backend of the plan.
@@ -75,7 +82,7 @@ impl Forwarder {
             }
         };
         let deadline = plan.deadline(passage.call);
-        let pools = self.pools.serving(passage.listener);
+        let pools = self.pools.serving(passage.listener_id());
         // gRPC is a matter of HTTP/2.
         let web = passage.call.and_then(|call| call.web).filter(|_| pools.may_speak_http2(plan.name));
         if let Some(target) = plan.target(parts) {
@@ -136,11 +143,8 @@ impl Forwarder {
             }
         };
         match sent {
-            Ok((answered, deadline)) => {
-                let deadline = deadline.map(|at| Deadline::new(at, passage.call));
-                self.respond(client, plan, answered, deadline, switch, web)
-            }
-            Err(error) => Err(self.failed(plan, passage.listener, &error)),
+            Ok(answered) => self.respond(client, plan, passage, answered, switch, web),
+            Err(error) => Err(self.failed(plan, passage.listener_id(), &error)),
         }
     }
 
@@ -165,8 +169,8 @@ impl Forwarder {
         &self,
         client: &Rc<Client>,
         plan: &ForwardPlan<'_>,
-        response: UpstreamResponse,
-        deadline: Option<Deadline>,
+        passage: Passage<'_>,
+        (response, deadline): (UpstreamResponse, Option<Instant>),
         switch: Option<upgrade::Pending>,
         web: Option<GrpcWebCall>,
     ) -> Result<BackendResponse, Reason> {
@@ -188,7 +192,8 @@ impl Forwarder {
                 let protocol = parts.headers.get(header::UPGRADE).unwrap_or(&switch.protocol).clone();
                 plan.edit_response(&mut parts.headers, known, Some(&protocol));
             }
-            let joining = switch.join(backend, client.clone(), self.tunnel_idle);
+            let registered = self.tunnels.register(client.clone(), passage.listener.cloned());
+            let joining = switch.join(backend, registered, self.tunnel_idle);
             self.tasks.spawn_local(async move {
                 joining.await;
                 drop(place);
@@ -200,6 +205,7 @@ impl Forwarder {
         } else {
             let format = web.and_then(|web| web.edit_response(&mut parts.headers));
             plan.edit_response(&mut parts.headers, known, None);
+            let deadline = deadline.map(|at| Deadline::new(at, passage.call));
             let mut content = Content::upstream(incoming, deadline);
             if let Some(format) = format {
                 content.translate(format);

@@ -14,6 +14,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
+use h2::Reason;
 use h2::server::{Builder, Connection, Handshake};
 use portcullis_model::Limits;
 use tokio::task::spawn_local;
@@ -22,6 +23,7 @@ use crate::client::clients::Client;
 use crate::client::exchange::Exchange;
 use crate::client::stream::CheckedStream;
 use crate::client::write_buffer::WriteBuffer;
+use crate::core::clock;
 use crate::http::h2::keep_alive::KeepAlive;
 use crate::http::library::head_bytes;
 use crate::http::service::Service;
@@ -38,6 +40,8 @@ const UNSENT: usize = 64 << 10;
 /// [`FrameBudget`](crate::client::frame_budget::FrameBudget).
 const PENDING_RESETS: usize = 20;
 const PROVOKED_RESETS: usize = 200;
+/// Ticks for which streams are taken whose client may not have heard that its listener is gone.
+const UNHEARD: u32 = 2 * clock::PER_SECOND;
 
 type Stream = WriteBuffer<CheckedStream>;
 
@@ -46,7 +50,8 @@ pub(super) struct Http2 {
     state: State,
     client: Rc<Client>,
     service: Rc<Service>,
-    is_finishing: bool,
+    /// The time at which it was to end behind what has begun.
+    finishing_since: Option<u32>,
 }
 
 enum State {
@@ -61,12 +66,12 @@ impl Http2 {
     /// With at most so many streams at a time.
     pub(super) fn new(stream: Stream, streams: u32, client: Rc<Client>, service: Rc<Service>) -> Self {
         let opening = builder(client.limits(), streams).handshake(stream);
-        Self { state: State::Opening(opening), client, service, is_finishing: false }
+        Self { state: State::Opening(opening), client, service, finishing_since: None }
     }
 
     /// Takes no more streams, and ends behind those that there are.
     pub(super) fn finish(&mut self) {
-        self.is_finishing = true;
+        self.finishing_since = Some(clock::now());
         if let State::Open(connection, _) = &mut self.state {
             connection.graceful_shutdown();
         }
@@ -77,12 +82,12 @@ impl Future for Http2 {
     type Output = io::Result<()>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Self { state, client, service, is_finishing } = &mut *self;
+        let Self { state, client, service, finishing_since } = &mut *self;
         loop {
             match state {
                 State::Opening(handshake) => {
                     let mut connection = ready!(Pin::new(handshake).poll(cx)).map_err(io::Error::other)?;
-                    if *is_finishing {
+                    if finishing_since.is_some() {
                         connection.graceful_shutdown();
                     }
                     let pings = connection.ping_pong().ok_or(io::ErrorKind::Unsupported)?;
@@ -92,7 +97,15 @@ impl Future for Http2 {
                     keep_alive.poll(cx, &client.progress)?;
                     client.wake_at(keep_alive.due());
                     while let Some(accepted) = ready!(connection.poll_accept(cx)) {
-                        let (request, respond) = accepted.map_err(io::Error::other)?;
+                        let (request, mut respond) = accepted.map_err(io::Error::other)?;
+                        if finishing_since.is_some_and(|since| clock::now() - since > UNHEARD)
+                            && client.is_withdrawn(&service.snapshot.load())
+                        {
+                            // As behind the last GOAWAY, which a client can keep from being sent: it
+                            // may try again elsewhere (RFC 9113 section 8.7).
+                            respond.send_reset(Reason::REFUSED_STREAM);
+                            continue;
+                        }
                         let exchange = Exchange::begin(client);
                         let (client, service) = (client.clone(), service.clone());
                         spawn_local(stream::serve(request, respond, exchange, client, service));

@@ -164,6 +164,11 @@ pub(crate) fn forwarded(
     fields.insert(X_FORWARDED_FOR, chain.unwrap_or_else(|| client.address.clone()));
 }
 
+/// The fields that [`forwarded`] gives every request, whatever it had.
+pub(crate) fn given_to_all() -> [HeaderName; 4] {
+    [X_FORWARDED_FOR, X_FORWARDED_PROTO, X_FORWARDED_HOST, X_REQUEST_ID]
+}
+
 /// True if rules see such a field of a client that is believed: those that backends get as they
 /// came.
 pub fn is_seen(name: &HeaderName) -> bool {
@@ -171,7 +176,7 @@ pub fn is_seen(name: &HeaderName) -> bool {
 }
 
 /// True for what is said of a client, which rules see only if it is believed.
-pub(crate) fn is_claim(name: &HeaderName) -> bool {
+pub fn is_claim(name: &HeaderName) -> bool {
     KnownField::of(name.as_str().as_bytes()) == Some(KnownField::Claim)
 }
 

@@ -3,6 +3,7 @@
 //! the heads come from.
 
 use std::borrow::Cow;
+use std::rc::Rc;
 use std::time::Duration;
 
 use http::uri::PathAndQuery;
@@ -14,6 +15,7 @@ use portcullis_model::{
 use tokio::time::Instant;
 
 use crate::client::clients::Client;
+use crate::client::listener::ListenerState;
 use crate::core::head::{FieldsMut, Head, KnownField, KnownFields};
 use crate::core::reason::Reason;
 use crate::http::change::Change;
@@ -60,7 +62,8 @@ pub(crate) struct ForwardPlan<'s> {
 /// The checks of credentials, and by auth services, that policies want of a request.
 pub(crate) enum PolicyChecks {
     Pending,
-    /// It has passed; these changes tell the backend of it.
+    /// It has passed; these changes tell the backend of it, and of what services of the listener
+    /// say.
     Passed(Vec<Change>),
 }
 
@@ -83,8 +86,8 @@ pub(crate) struct Passage<'r> {
     pub via: Option<&'r HeaderValue>,
     /// The id that the request has in the access log. `None`: it has none yet.
     pub request_id: Option<&'r HeaderValue>,
-    /// For the log.
-    pub listener: Option<&'r ListenerId>,
+    /// The one that has the request.
+    pub listener: Option<&'r Rc<ListenerState>>,
     /// `None` where requests have no traces.
     pub trace: Option<&'r RequestTrace>,
     /// The gRPC call that the request is, or is to become.
@@ -93,7 +96,11 @@ pub(crate) struct Passage<'r> {
 
 // === impl Passage ===
 
-impl Passage<'_> {
+impl<'r> Passage<'r> {
+    pub(crate) fn listener_id(self) -> Option<&'r ListenerId> {
+        self.listener.map(|state| &state.listener.id)
+    }
+
     /// Tells an operator who waits for the request.
     pub(crate) fn step<T: Into<Cow<'static, str>>>(&self, subject: &'static str, text: impl FnOnce() -> T) {
         if let Some(trace) = self.trace {
@@ -196,6 +203,20 @@ impl<'s> ForwardPlan<'s> {
     /// The way that the request goes, as far as it is decided.
     pub(crate) fn destination(&self) -> Destination<'s> {
         Destination { rule: Some(&self.rule.id), backend: Some(self.name), endpoint: None }
+    }
+
+    /// Has the backend told what services of the listener say of the client, before those of
+    /// policies have their say.
+    pub(crate) fn say(&mut self, said: Vec<Change>) {
+        if said.is_empty() {
+            return;
+        }
+        match self.checks.as_deref_mut() {
+            None => self.checks = Some(Box::new(PolicyChecks::Passed(said))),
+            Some(PolicyChecks::Passed(changes)) => drop(changes.splice(..0, said)),
+            // The request goes nowhere.
+            Some(PolicyChecks::Pending) => {}
+        }
     }
 
     /// True if the checks of policies are passed, and no auth service of the rule is left to be

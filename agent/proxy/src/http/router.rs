@@ -306,7 +306,7 @@ impl Router {
                 Some(filled) => Some(&filled.request_id),
                 None => request.logged.as_ref().map(|(logged, _)| &logged.id),
             },
-            listener: request.listener_id(),
+            listener: request.listener.as_ref(),
             trace: request.trace.as_deref(),
             call: request.call(),
         }

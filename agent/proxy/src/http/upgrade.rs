@@ -2,7 +2,6 @@
 //! 101, so no byte of a refused upgrade can pass for a request. Over HTTP/2 the client's side is a
 //! stream ([`websocket`](crate::http::websocket)).
 
-use std::rc::Rc;
 use std::time::Duration;
 
 use http::request::Parts;
@@ -11,10 +10,10 @@ use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
 use tokio::sync::oneshot;
 
-use crate::client::clients::Client;
 use crate::client::exchange::Exchange;
 use crate::client::stream::CheckedStream;
 use crate::http::client_stream::{ClientStream, OpenStream};
+use crate::http::tunnels::Registered;
 use crate::http::{headers, websocket};
 use crate::l4::side::reset_on_close;
 use crate::l4::tunnel;
@@ -53,28 +52,32 @@ impl Pending {
     }
 
     /// Joins both sides once the client has its answer, until nothing has moved for as long as
-    /// `idle`.
-    pub(crate) async fn join(self, backend: BackendTunnel, counted: Rc<Client>, idle: Duration) {
+    /// `idle`, or the listener is gone for too long. Meanwhile a tunnel of HTTP/1 counts as the
+    /// connection that it was.
+    pub(crate) async fn join(self, backend: BackendTunnel, registered: Registered, idle: Duration) {
         match self.client {
             Switch::Http1(client) => {
-                // The tunnel counts as the connection that it was.
                 let Ok(client) = client.await else { return };
-                join_connection(client, backend, idle).await;
-                drop(counted);
+                join_connection(client, backend, &registered, idle).await;
             }
             Switch::Http2(client) => {
                 // The connection is not idle as long as it lasts.
-                let mut exchange = Exchange::begin(&counted);
+                let mut exchange = Exchange::begin(registered.client());
                 exchange.take_any_time();
                 let Ok(client) = client.await else { return };
-                join_stream(ClientStream::new(client, exchange), backend, idle).await;
+                join_stream(ClientStream::new(client, exchange), backend, &registered, idle).await;
             }
         }
     }
 }
 
-async fn join_stream(mut client: ClientStream, mut backend: BackendTunnel, idle: Duration) {
-    match tunnel::join(&mut client, &mut backend, idle).await {
+async fn join_stream(
+    mut client: ClientStream,
+    mut backend: BackendTunnel,
+    registered: &Registered,
+    idle: Duration,
+) {
+    match tunnel::join(&mut client, &mut backend, idle, registered.withdrawn()).await {
         // A stream that is dropped without its end is reset.
         tunnel::Ending::Closed => client.end(),
         tunnel::Ending::Broken => {
@@ -84,7 +87,12 @@ async fn join_stream(mut client: ClientStream, mut backend: BackendTunnel, idle:
     }
 }
 
-async fn join_connection(client: Upgraded, mut backend: BackendTunnel, idle: Duration) {
+async fn join_connection(
+    client: Upgraded,
+    mut backend: BackendTunnel,
+    registered: &Registered,
+    idle: Duration,
+) {
     let Ok(client) = client.downcast::<TokioIo<CheckedStream>>() else { return };
     // Bytes that the client sent before it could know that the backend agrees were written for
     // another reader, perhaps to look like a request.
@@ -94,7 +102,8 @@ async fn join_connection(client: Upgraded, mut backend: BackendTunnel, idle: Dur
     }
     // The checks of the client's stream are for HTTP.
     let mut client = client.io.into_inner().into_transport();
-    if tunnel::join(&mut client, &mut backend, idle).await == tunnel::Ending::Broken {
+    let ending = tunnel::join(&mut client, &mut backend, idle, registered.withdrawn()).await;
+    if ending == tunnel::Ending::Broken {
         reset_on_close(client.socket());
         backend.reset();
     }

@@ -1,5 +1,5 @@
-//! A tunnel: two streams, each of which gets what the other one sends, until both have ended, or
-//! nothing has moved for too long.
+//! A tunnel: two streams, each of which gets what the other one sends, until both have ended,
+//! nothing has moved for too long, or the tunnel is withdrawn.
 
 use std::cell::Cell;
 use std::io::{self, ErrorKind};
@@ -16,7 +16,7 @@ pub(crate) enum Ending {
     /// Both sides have sent all they had; or one is gone that speaks TLS, as many end without a
     /// word.
     Closed,
-    /// One side failed, or nothing moved: no side is to take what came for all there was.
+    /// One side failed, nothing moved, or it was withdrawn: no side is to take what came for all there was.
     Broken,
 }
 
@@ -26,11 +26,13 @@ struct Noted<'t, S> {
     still_since: &'t Cell<u32>,
 }
 
-/// The failure of either side ends both, and so does `idle` without a byte either way.
+/// The failure of either side ends both, and so does `idle` without a byte either way, or that it
+/// is `withdrawn`.
 pub(crate) async fn join(
     client: &mut (impl AsyncRead + AsyncWrite + Unpin),
     backend: &mut (impl AsyncRead + AsyncWrite + Unpin),
     idle: Duration,
+    withdrawn: impl Future<Output = ()>,
 ) -> Ending {
     let still_since = Cell::new(clock::now());
     let mut client = Noted { stream: client, still_since: &still_since };
@@ -46,6 +48,10 @@ pub(crate) async fn join(
         },
         () = stillness(&still_since, clock::ticks(idle)) => {
             tracing::debug!("tunnel ended: nothing moved for {idle:?}");
+            Ending::Broken
+        }
+        () = withdrawn => {
+            tracing::debug!("tunnel ended: its listener is gone");
             Ending::Broken
         }
     }

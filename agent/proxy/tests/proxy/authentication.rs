@@ -326,6 +326,8 @@ async fn tokens_are_read_where_the_provider_says() {
     let (good, others) = (issuer.good(), other.good());
     let reply = world.send(Via::Http2Tls, &get(&format!("cookie: a=b; session={good}; c=d\n"))).await;
     assert_eq!((reply.status, seen(&reply, "cookie")), (StatusCode::OK, vec!["a=b; c=d"]));
+    let reply = world.send(Via::Http1, &get(&format!("cookie: a=b,c; session={good}\n"))).await;
+    assert_eq!((reply.status, seen(&reply, "cookie")), (StatusCode::OK, vec!["a=b,c"]));
     let reply = world.send(Via::Http1, &get(&format!("x-token: {others}\nx_token: forged\n"))).await;
     assert_eq!((reply.status, seen(&reply, "x-token")), (StatusCode::OK, vec![&*others]));
     assert!(seen(&reply, "x_token").is_empty());
@@ -333,6 +335,8 @@ async fn tokens_are_read_where_the_provider_says() {
         format!("cookie: session={others}\n"),
         format!("x-token: {good}\n"),
         format!("cookie: session={good}; session={others}\n"),
+        // Some backends take a comma for the end of a cookie.
+        format!("cookie: a=b,session=forged; session={good}\n"),
         format!("authorization: Bearer {good}\n"),
         // A second one in a similar place.
         format!("x-token: {others}\ncookie: SESSION=forged\n"),

@@ -14,7 +14,7 @@ use crate::support::backend::refusing;
 use crate::support::client::raw;
 use crate::support::guarded::{answer, fields_of, guarded, outcomes, seen, world, world_that_waits};
 use crate::support::origin::serve_raw;
-use crate::support::rules::{edit, rule};
+use crate::support::rules::{RuleSpec, edit, rule};
 use crate::support::via::{Client, Via};
 
 #[tokio::test]
@@ -529,5 +529,44 @@ async fn a_listeners_service_is_asked_before_a_route_is_looked_for() {
     for via in Via::ALL {
         assert_eq!(world.send(via, "GET /app\nauthorization: ann").await.status, 500, "{via:?}");
         assert_eq!(world.send(via, "GET /app").await.status, 401, "{via:?}: the first one's answer");
+    }
+}
+
+/// Of all fields: also of those that every request gets on its way.
+#[tokio::test]
+async fn backends_get_what_a_listeners_service_says_of_the_client_as_rules_see_it() {
+    const SAID: [(&str, &str); 4] = [
+        ("x-forwarded-for", "192.0.2.1"),
+        ("x-forwarded-host", "front.test"),
+        ("x-forwarded-proto", "ftp"),
+        ("x-request-id", "said"),
+    ];
+    let auth = HttpAuthService::start(|_| answer(200, &SAID, "")).await;
+    let again = over_http(|http| {
+        http.request = SAID.map(|(name, _)| name.parse().unwrap()).into();
+        http.response = only(&["x-again"]);
+    });
+    let seeing = |rule: RuleSpec| SAID.iter().fold(rule, |rule, (name, value)| rule.header(name, value));
+    let rules = vec![
+        seeing(rule().prefix("/app")),
+        seeing(guarded(again).prefix("/twice")),
+        rule().prefix("/own").filter(Filter::RequestHeaders(edit(&[("x-forwarded-proto", "wss")], &[], &[]))),
+    ];
+    let (mut world, _backend) = world(auth.address, BackendProtocol::Http1, rules).await;
+    let of_listener = over_http(|http| http.response = only(&SAID.map(|(name, _)| name)));
+    world.filters = vec![ListenerFilter::ExternalAuth(of_listener)];
+    world.apply().await;
+    for via in Via::ALL {
+        for path in ["/app", "/twice"] {
+            let reply = world.send(via, &format!("GET {path}\nx-forwarded-for: 6.6.6.6")).await;
+            for (name, value) in SAID {
+                assert_eq!(seen(&reply, name), [value], "{via:?} {path} {reply:?}");
+            }
+        }
+        let [_, _, asked] = auth.asked().try_into().unwrap();
+        assert!(SAID.iter().all(|(name, value)| asked.headers()[*name] == *value), "{via:?} {asked:?}");
+        let reply = world.send(via, "GET /own").await;
+        assert_eq!(seen(&reply, "x-forwarded-proto"), ["wss"], "{via:?}: filters of the rule run later");
+        auth.asked();
     }
 }

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use portcullis_model::{BackendProtocol, Limits, ObjectName};
@@ -11,7 +12,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::support;
-use crate::support::client::raw;
+use crate::support::client::{raw, tls};
 use crate::support::origin::Origin;
 use crate::support::rules::rule;
 use crate::support::via::{Client, Via};
@@ -43,7 +44,7 @@ fn get(stream: u32, path: &str) -> Vec<u8> {
 }
 
 /// The kind and stream of the next frame; `None` at the end.
-async fn next_frame(stream: &mut TcpStream) -> Option<(u8, u32)> {
+async fn next_frame(stream: &mut (impl AsyncRead + Unpin)) -> Option<(u8, u32)> {
     let mut head = [0; 9];
     stream.read_exact(&mut head).await.ok()?;
     let [a, b, c, kind, _, id @ ..] = head;
@@ -262,6 +263,10 @@ async fn cookie_crumbs_are_joined_and_limited() {
     let crumbs = |count| "\ncookie: a=1".repeat(count);
     let reply = world.send(Via::Http2Tls, &format!("GET /{}", crumbs(3))).await;
     assert!(reply.body.contains("cookie: a=1; a=1; a=1\n"), "{}", reply.body);
+    // As rules see it.
+    let reply =
+        world.send(Via::Http2Tls, "GET /\ncookie: \ncookie: a=1\ncookie: \ncookie: b=2\ncookie: ").await;
+    assert!(reply.body.contains("cookie: a=1; b=2\n"), "{}", reply.body);
     assert_eq!(world.send(Via::Http2Tls, &format!("GET /{}", crumbs(65))).await.status, 431);
 }
 
@@ -432,4 +437,36 @@ async fn a_flood_of_resets_is_cut() {
         let _ = stream.write_all(&frame(RST_STREAM, 0, id, &[0, 0, 0, 8])).await;
     }
     assert!((500..1000).contains(&origin.requests()), "{} requests were reset", origin.requests());
+}
+
+/// It leaves the PING behind GOAWAY unanswered, without which the last GOAWAY does not come.
+#[tokio::test]
+async fn a_client_that_does_not_go_is_refused_once_it_must_know_that_its_listener_is_gone() {
+    let (world, _origin) = World::echo(vec![rule()]).await;
+    let stream = TcpStream::connect(world.tls).await.unwrap();
+    let mut stream = tls(stream, Some("any.test"), b"h2").await.unwrap();
+    stream.write_all(&[HTTP2, &get(1, "/")].concat()).await.unwrap();
+    while next_frame(&mut stream).await.expect("no answer") != (HEADERS, 1) {}
+    let begun = Instant::now();
+    assert!(world.proxy.apply(Arc::new(world.asking_for_certificates())).await.is_empty());
+    let mut pause = tokio::time::interval(Duration::from_millis(100));
+    let refused = async {
+        for id in (3..).step_by(2) {
+            pause.tick().await;
+            stream.write_all(&get(id, "/")).await.unwrap();
+            let of_stream = async |stream: &mut _| {
+                loop {
+                    match next_frame(stream).await.expect("the connection ends with its requests") {
+                        (kind @ (HEADERS | RST_STREAM), at) if at == id => return kind,
+                        _ => {}
+                    }
+                }
+            };
+            if of_stream(&mut stream).await == RST_STREAM {
+                return;
+            }
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), refused).await.expect("requests are served");
+    assert!(begun.elapsed() >= Duration::from_secs(2), "{:?}: it may not have heard", begun.elapsed());
 }

@@ -2,6 +2,7 @@
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -9,9 +10,9 @@ use h2::client::SendRequest;
 use h2::ext::Protocol;
 use h2::{Reason, RecvStream, SendStream};
 use http::{Method, Request, Response, StatusCode, Version};
-use portcullis_model::{BackendProtocol, Limits};
+use portcullis_model::{BackendProtocol, FrontendKey, Limits, Snapshot};
 use portcullis_proxy::{L4, Settings};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
@@ -38,9 +39,7 @@ async fn plain(world: &World) -> SendRequest<Bytes> {
     client(TcpStream::connect(world.plain).await.unwrap()).await
 }
 
-async fn client(
-    stream: impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin + 'static,
-) -> SendRequest<Bytes> {
+async fn client(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) -> SendRequest<Bytes> {
     let (mut sender, connection) = h2::client::handshake(stream).await.unwrap();
     tokio::spawn(connection);
     let request = Request::get("http://any.test/").body(()).unwrap();
@@ -360,11 +359,79 @@ async fn tunnels_in_which_nothing_moves_are_reset() {
     while busy.read_u8().await.unwrap() != b'z' {}
 }
 
+/// As connections are that are forwarded as they are. One of HTTP/1 is none of the core's clients
+/// any more, and without TLS the port may stay.
+#[tokio::test]
+async fn tunnels_of_a_listener_that_is_gone_have_the_drain_time() {
+    let drain = Duration::from_secs(2);
+    let mut world = World::with(Settings { drain, ..settings() });
+    let origin = Origin::http1().await;
+    world.backend("echo", BackendProtocol::Http1, &[origin.address]);
+    for host in ["any.test", "stays.test"] {
+        world.http(host, vec![rule().prefix("/chat"), rule()]);
+    }
+    world.https("any.test", vec![rule().prefix("/chat"), rule()]);
+    world.apply().await;
+    let mut stays = upgraded(TcpStream::connect(world.plain).await.unwrap(), "stays.test", "/chat").await;
+    let mut plain_tunnel = upgrade(&world, "/chat").await;
+    let encrypted =
+        async |alpn| tls(TcpStream::connect(world.tls).await.unwrap(), Some("any.test"), alpn).await.unwrap();
+    let mut tls_tunnel = upgraded(encrypted(b"http/1.1").await, "any.test", "/chat").await;
+    let mut senders = [plain(&world).await, client(encrypted(b"h2").await).await];
+    let mut streams = Vec::new();
+    for sender in &mut senders {
+        let (response, upload) = connect(sender, Some("websocket"), "/chat").await;
+        streams.push((response.into_body(), upload));
+    }
+    // The route is gone alone.
+    world.listeners.iter_mut().for_each(|listener| drop(listener.rules.remove(0)));
+    world.apply().await;
+    let begun = Instant::now();
+    assert!(world.proxy.apply(Arc::new(withdrawn(&world))).await.is_empty());
+    // Listeners may come back.
+    world.apply().await;
+    echoes(&mut plain_tunnel).await;
+    echoes(&mut tls_tunnel).await;
+    for (body, upload) in &mut streams {
+        upload.send_data(Bytes::from_static(b"still"), false).unwrap();
+        assert_eq!(take(body, 5).await, b"still");
+    }
+    let ended = tokio::time::timeout(TIMEOUT, plain_tunnel.read_u8()).await.expect("the tunnel stays");
+    assert_eq!(ended.unwrap_err().kind(), ErrorKind::ConnectionReset);
+    assert!(begun.elapsed() >= drain, "{:?}", begun.elapsed());
+    let ended = tokio::time::timeout(TIMEOUT, tls_tunnel.read_u8()).await.expect("the tunnel stays");
+    assert!(ended.is_err());
+    // The port is there all the time, and so is the connection without TLS.
+    for (mut body, _upload) in streams {
+        let ended = tokio::time::timeout(TIMEOUT, body.data()).await.expect("the tunnel stays").unwrap();
+        assert_eq!(ended.unwrap_err().reason(), Some(Reason::CANCEL));
+    }
+    echoes(&mut stays).await;
+}
+
+/// Without the plain listener for `any.test`, and with one for TLS that asks for certificates.
+fn withdrawn(world: &World) -> Snapshot {
+    let mut snapshot = world.asking_for_certificates();
+    let port = Arc::make_mut(snapshot.frontends.get_mut(&FrontendKey::tcp(world.plain)).unwrap());
+    let gone = port.listeners.sorted().into_iter().find(|it| it.hostname.to_string() == "any.test");
+    port.listeners = port.listeners.clone().without(gone.unwrap()).unwrap();
+    snapshot
+}
+
+async fn echoes(tunnel: &mut (impl AsyncRead + AsyncWrite + Unpin)) {
+    tunnel.write_all(b"x").await.unwrap();
+    tunnel.flush().await.unwrap();
+    assert_eq!(tokio::time::timeout(TIMEOUT, tunnel.read_u8()).await.unwrap().unwrap(), b'x');
+}
+
 /// A tunnel of a client that speaks HTTP/1.
 async fn upgrade(world: &World, path: &str) -> TcpStream {
-    let mut stream = TcpStream::connect(world.plain).await.unwrap();
+    upgraded(TcpStream::connect(world.plain).await.unwrap(), "any.test", path).await
+}
+
+async fn upgraded<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S, host: &str, path: &str) -> S {
     let request =
-        format!("GET {path} HTTP/1.1\r\nhost: any.test\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n");
+        format!("GET {path} HTTP/1.1\r\nhost: {host}\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {

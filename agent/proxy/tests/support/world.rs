@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use portcullis_model::{
-    Admission, Backend, BackendProtocol, Certificate, Encryption, FrontendKey, Gateway, HostPattern, Limits,
-    Listener, ListenerFilter, ListenerId, ObjectName, ParentKind, Port, PortKey, PortListeners, RemoteKeySet,
-    Serves, Snapshot, TlsTermination, TrafficPolicy, Unserved,
+    Admission, Backend, BackendProtocol, Certificate, ClientCertificates, Encryption, FrontendKey, Gateway,
+    HostPattern, Limits, Listener, ListenerFilter, ListenerId, ObjectName, ParentKind, Port, PortKey,
+    PortListeners, RemoteKeySet, Serves, Snapshot, TlsTermination, TrafficPolicy, Unserved,
 };
 use portcullis_proxy::{Proxy, Settings, SocketMode};
 
@@ -153,6 +153,17 @@ impl World {
         for backend in &self.backends {
             snapshot.backends.insert(backend.name.0.clone(), Arc::new(backend.clone()));
         }
+        snapshot
+    }
+
+    /// The snapshot, but that the listener for TLS wants certificates that none vouches for.
+    pub fn asking_for_certificates(&self) -> Snapshot {
+        let mut snapshot = self.snapshot();
+        let port = Arc::make_mut(snapshot.frontends.get_mut(&FrontendKey::tcp(self.tls)).unwrap());
+        let mut asks = Listener::clone(port.listeners.sorted()[0]);
+        let Serves::Https { tls, .. } = &mut asks.serves else { panic!("it serves {:?}", asks.serves) };
+        tls.clients = ClientCertificates::Required([].into());
+        port.listeners.add(Arc::new(asks)).unwrap();
         snapshot
     }
 

@@ -29,6 +29,9 @@ pub(crate) fn find<'f>(source: &CredentialSource, fields: &'f HeaderMap) -> Resu
             // In any spelling: of two that a backend may take for the same, none counts.
             let alike = cookies(fields).filter(|cookie| is_cookie(cookie, name));
             let cookie = only(alike)?;
+            if parts(cookie).skip(1).any(|part| is_named(part, name)) {
+                return Err(Rejection::Invalid);
+            }
             let value = cookie.strip_prefix(name.as_bytes()).and_then(|rest| rest.strip_prefix(b"="));
             value.map(<[u8]>::trim_ascii).ok_or(Rejection::Invalid)
         }
@@ -65,9 +68,19 @@ fn cookies(fields: &HeaderMap) -> impl Iterator<Item = &[u8]> {
     pairs.map(<[u8]>::trim_ascii).filter(|pair| !pair.is_empty())
 }
 
+/// The cookies that a pair is to backends which "accept comma (,) as the separator between
+/// cookie-values" (RFC 2965 section 3.3.4).
+fn parts(cookie: &[u8]) -> impl Iterator<Item = &[u8]> {
+    cookie.split(|byte| *byte == b',')
+}
+
 /// True of a cookie of that name, as the most careless of backends read it.
 fn is_cookie(cookie: &[u8], name: &str) -> bool {
-    let own = cookie.split(|byte| *byte == b'=').next().unwrap_or_default();
+    parts(cookie).any(|part| is_named(part, name))
+}
+
+fn is_named(part: &[u8], name: &str) -> bool {
+    let own = part.split(|byte| *byte == b'=').next().unwrap_or_default();
     // Without quotes, and without what is white space in some character set.
     let first = own.iter().position(|byte| is_token(*byte)).unwrap_or(own.len());
     let end = own.iter().rposition(|byte| is_token(*byte)).map_or(first, |last| last + 1);
@@ -153,6 +166,12 @@ mod tests {
             (b"tok", Err(Rejection::Invalid)),
             (b"tok=x; \"tok\"=y", Err(Rejection::Invalid)),
             (b"token=x; a=tok", Err(Rejection::Missing)),
+            (b"z=1,tok=y; tok=x", Err(Rejection::Invalid)),
+            (b"z=1, \"TOK\" =y; tok=x", Err(Rejection::Invalid)),
+            (b"z=1,tok=x", Err(Rejection::Invalid)),
+            (b"tok=x,tok=y", Err(Rejection::Invalid)),
+            (b"z=1,2,token=3,a=tok; tok=x", Ok(b"x")),
+            (b"z=1,2", Err(Rejection::Missing)),
         ] {
             let expected = expected.map(<[u8]>::to_vec);
             assert_eq!(found(&source, "cookie", value), expected, "{value:?}");

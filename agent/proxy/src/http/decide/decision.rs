@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use crate::core::head::KnownFields;
 use crate::core::reason::Reason;
+use crate::http::change::Change;
 use crate::http::cors::{CrossOrigin, Preflight};
 use crate::http::decide::Unrouted;
 use crate::http::plan::ForwardPlan;
@@ -36,6 +37,8 @@ pub(crate) struct Guarded<'s> {
     pub authority: HeaderValue,
     /// The known fields among those of the request.
     pub fields: KnownFields,
+    /// What services of the listener say of the client: backends get it, as rules have seen it.
+    pub said: Vec<Change>,
 }
 
 /// A filter on the way.

@@ -58,7 +58,8 @@ impl<'r, H: Head> RoutedHead<'r, H> {
         let (named, field) = self.named_and_field();
         let authority = named.or(field).unwrap_or(HeaderValue::from_static(""));
         let (path, fields) = (self.target.path.clone().into_owned(), self.target.fields);
-        Decision::Guarded(Box::new(Guarded { steps, next, begun: None, path, authority, fields }))
+        let (begun, said) = (None, Vec::new());
+        Decision::Guarded(Box::new(Guarded { steps, next, begun, path, authority, fields, said }))
     }
 }
 

@@ -166,6 +166,11 @@ fn crumbs_of_a_cookie_are_matched_as_one() {
     assert!(taken(&[HOST, ("cookie", "a=1; b=2")]));
     assert!(taken(&[HOST, ("cookie", "a=1"), ("cookie", "b=2")]));
     assert!(!taken(&[HOST, ("cookie", "a=1,b=2")]));
+    for at in 0..3 {
+        let mut crumbs = vec![HOST, ("cookie", "a=1"), ("cookie", "b=2")];
+        crumbs.insert(at + 1, ("cookie", ""));
+        assert!(taken(&crumbs), "an empty one is none: {crumbs:?}");
+    }
 }
 
 #[test]

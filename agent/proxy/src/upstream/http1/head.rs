@@ -82,8 +82,8 @@ pub(crate) fn join_cookies(fields: &mut impl FieldsMut) {
     if fields.get_all(&COOKIE).nth(1).is_none() {
         return;
     }
-    let joined = fields.get_all(&COOKIE).collect::<Vec<_>>().join(&b"; "[..]);
-    if let Ok(cookie) = HeaderValue::from_bytes(&joined) {
+    let joined = head::joined(fields, &COOKIE);
+    if let Some(Ok(cookie)) = joined.map(|joined| HeaderValue::from_bytes(&joined)) {
         fields.insert(COOKIE, cookie);
     }
 }
