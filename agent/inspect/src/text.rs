@@ -174,7 +174,6 @@ pub(crate) fn share_text(agents: Option<NonZeroU32>) -> String {
     }
 }
 
-/// `10.0.0.0/8 by PROXY protocol; others are clients themselves`
 /// `None` if they are not asked for any.
 pub(crate) fn certificates_text(clients: &ClientCertificates) -> Option<String> {
     match clients {
@@ -192,6 +191,7 @@ pub(crate) fn certificates_text(clients: &ClientCertificates) -> Option<String> 
     }
 }
 
+/// `10.0.0.0/8 by PROXY protocol; others are clients themselves`
 pub(crate) fn proxies_text(proxies: &ProxyProtocol) -> String {
     let ranges =
         |level: &Vec<AddressRange>| level.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");

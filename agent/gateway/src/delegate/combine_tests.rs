@@ -13,7 +13,7 @@ fn draft(rule: Value) -> Draft {
     drafts(&Object::HttpRoute(Packed::new(&route))).remove(0)
 }
 
-/// Where RouteFilters edit no fields.
+/// Of routes whose RouteFilters edit no fields.
 fn rest(
     parent: &Draft,
     child: &Draft,

@@ -16,7 +16,7 @@ use crate::route::{Draft, Extension, ParsedRoute, RuleFilters, carried_from};
 /// is not there.
 pub(super) type RouteFilters = BTreeMap<ObjectName, Option<Extension>>;
 
-/// What filters of a combined rule act on; `namespace` is the parent's.
+/// The fields that filters of a combined rule act on; `namespace` is the parent's.
 #[derive(Clone, Copy)]
 pub(super) struct Fields<'f> {
     pub(super) namespace: &'f Arc<str>,

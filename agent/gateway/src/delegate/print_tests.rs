@@ -307,7 +307,7 @@ fn what_a_child_may_not_refer_to_is_not_printed_as_what_the_parent_may() {
     }
 }
 
-/// What they protect would be open where the printed routes are applied.
+/// Their targets would be open where the printed routes are applied.
 #[test]
 fn policies_on_children_and_on_rules_for_them_are_left_behind() {
     let rules = json!([{"name": "below", "matches": prefix("/a"), "allowedRoutes": open()},

@@ -396,7 +396,7 @@ fn names<'c>(granted: impl IntoIterator<Item = &'c Vec<Change>>) -> Vec<http::He
     granted.into_iter().flatten().map(|change| change.name().clone()).collect()
 }
 
-/// What services say in the place of fields that every request gets on its way.
+/// Fields that every request gets on its way, as services say them.
 fn said(granted: &[Vec<Change>], fields: &HeaderMap) -> Vec<Change> {
     let is_said = |name: &http::HeaderName| granted.iter().flatten().any(|change| change.name() == name);
     let names = headers::given_to_all().into_iter().filter(is_said);

@@ -101,8 +101,8 @@ impl Future for Http2 {
                         if finishing_since.is_some_and(|since| clock::now() - since > UNHEARD)
                             && client.is_withdrawn(&service.snapshot.load())
                         {
-                            // As behind the last GOAWAY, which a client can keep from being sent: it
-                            // may try again elsewhere (RFC 9113 section 8.7).
+                            // As behind the last GOAWAY, which a client can keep from being sent:
+                            // it may try again elsewhere (RFC 9113 section 8.7).
                             respond.send_reset(Reason::REFUSED_STREAM);
                             continue;
                         }

@@ -16,7 +16,8 @@ pub(crate) enum Ending {
     /// Both sides have sent all they had; or one is gone that speaks TLS, as many end without a
     /// word.
     Closed,
-    /// One side failed, nothing moved, or it was withdrawn: no side is to take what came for all there was.
+    /// One side failed, nothing moved, or it was withdrawn: no side is to take what came for all
+    /// there was.
     Broken,
 }
 

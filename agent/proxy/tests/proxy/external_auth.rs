@@ -535,36 +535,36 @@ async fn a_listeners_service_is_asked_before_a_route_is_looked_for() {
 /// Of all fields: also of those that every request gets on its way.
 #[tokio::test]
 async fn backends_get_what_a_listeners_service_says_of_the_client_as_rules_see_it() {
-    const SAID: [(&str, &str); 4] = [
+    const FIELDS: [(&str, &str); 4] = [
         ("x-forwarded-for", "192.0.2.1"),
         ("x-forwarded-host", "front.test"),
         ("x-forwarded-proto", "ftp"),
         ("x-request-id", "said"),
     ];
-    let auth = HttpAuthService::start(|_| answer(200, &SAID, "")).await;
+    let auth = HttpAuthService::start(|_| answer(200, &FIELDS, "")).await;
     let again = over_http(|http| {
-        http.request = SAID.map(|(name, _)| name.parse().unwrap()).into();
+        http.request = FIELDS.map(|(name, _)| name.parse().unwrap()).into();
         http.response = only(&["x-again"]);
     });
-    let seeing = |rule: RuleSpec| SAID.iter().fold(rule, |rule, (name, value)| rule.header(name, value));
+    let seeing = |rule: RuleSpec| FIELDS.iter().fold(rule, |rule, (name, value)| rule.header(name, value));
     let rules = vec![
         seeing(rule().prefix("/app")),
         seeing(guarded(again).prefix("/twice")),
         rule().prefix("/own").filter(Filter::RequestHeaders(edit(&[("x-forwarded-proto", "wss")], &[], &[]))),
     ];
     let (mut world, _backend) = world(auth.address, BackendProtocol::Http1, rules).await;
-    let of_listener = over_http(|http| http.response = only(&SAID.map(|(name, _)| name)));
+    let of_listener = over_http(|http| http.response = only(&FIELDS.map(|(name, _)| name)));
     world.filters = vec![ListenerFilter::ExternalAuth(of_listener)];
     world.apply().await;
     for via in Via::ALL {
         for path in ["/app", "/twice"] {
             let reply = world.send(via, &format!("GET {path}\nx-forwarded-for: 6.6.6.6")).await;
-            for (name, value) in SAID {
+            for (name, value) in FIELDS {
                 assert_eq!(seen(&reply, name), [value], "{via:?} {path} {reply:?}");
             }
         }
         let [_, _, asked] = auth.asked().try_into().unwrap();
-        assert!(SAID.iter().all(|(name, value)| asked.headers()[*name] == *value), "{via:?} {asked:?}");
+        assert!(FIELDS.iter().all(|(name, value)| asked.headers()[*name] == *value), "{via:?} {asked:?}");
         let reply = world.send(via, "GET /own").await;
         assert_eq!(seen(&reply, "x-forwarded-proto"), ["wss"], "{via:?}: filters of the rule run later");
         auth.asked();

@@ -30,7 +30,8 @@ pub(in crate::convert) struct Asked<'m> {
 }
 
 /// Has each of these expressions be longer than those behind it that may take the same: HTTPRoutes
-/// ask the longest first. `None` if one of them would be longer than expressions are; none is changed then.
+/// ask the longest first. `None` if one of them would be longer than expressions are; none is
+/// changed then.
 pub(in crate::convert) fn keep_order(matches: Vec<Asked<'_>>) -> Option<()> {
     let expressions = matches.into_iter().filter(|it| it.path["type"] == "RegularExpression");
     let mut behind: Vec<(String, usize, bool)> = Vec::new();

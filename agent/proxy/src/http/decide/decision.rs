@@ -37,7 +37,8 @@ pub(crate) struct Guarded<'s> {
     pub authority: HeaderValue,
     /// The known fields among those of the request.
     pub fields: KnownFields,
-    /// What services of the listener say of the client: backends get it, as rules have seen it.
+    /// Fields about the client as services of the listener say them: backends get these, as rules
+    /// have seen them.
     pub said: Vec<Change>,
 }
 
