@@ -259,6 +259,9 @@ fn a_gateway_on_all_addresses_publishes_those_that_clients_can_use() {
         json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway",
             "metadata": {"name": "web", "namespace": "infra"}, "spec": {"gatewayClassName": "c",
                 "listeners": [{"name": "own", "port": 8080, "protocol": "HTTP"}]}}),
+        json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway",
+            "metadata": {"name": "web2", "namespace": "infra"}, "spec": {"gatewayClassName": "c",
+                "listeners": [{"name": "own", "port": 8080, "protocol": "HTTP"}]}}),
     ];
     let default_addresses = vec![[0_u8; 4].into(), [0_u16; 8].into()];
     let mut translator = Translator::new(Settings { default_addresses, ..Settings::default() });
@@ -276,6 +279,8 @@ fn a_gateway_on_all_addresses_publishes_those_that_clients_can_use() {
     assert_eq!(published(&outcome.statuses), ["192.0.2.7", "2001:db8::7"]);
     let served: Vec<_> = outcome.snapshot.frontends.keys().map(|it| it.address.to_string()).collect();
     assert_eq!(served, ["0.0.0.0", "::"], "it is served on all of them");
+    let second = ObjectKey::new(Kind::Gateway, ObjectName::new("infra", "web2"));
+    assert_eq!(outcome.statuses[&second].to_json()["addresses"], json!([]), "and another one on none");
     assert_eq!(published(&changed(&mut translator, node(&["192.0.2.8"]))), ["192.0.2.8"]);
     assert_eq!(changed(&mut translator, node(&["192.0.2.8"])), BTreeMap::new());
 }

@@ -133,6 +133,14 @@ impl Addresses {
         self
     }
 
+    /// A node's address may stand for all of its family.
+    fn is_lost(&self, address: &IpAddr) -> bool {
+        let stands_for = |all: &IpAddr| {
+            all.is_unspecified() && all.is_ipv4() == address.is_ipv4() && !self.usable.contains(address)
+        };
+        self.lost.iter().any(|lost| lost == address || stands_for(lost))
+    }
+
     /// True if there is none, be it one that another Gateway has.
     pub(crate) fn are_none(&self) -> bool {
         self.published.is_empty()
@@ -140,8 +148,7 @@ impl Addresses {
 
     /// As `status.addresses` lists them.
     pub(crate) fn status(&self) -> Vec<GatewayStatusAddresses> {
-        let is_lost =
-            |ingress: &&Ingress| matches!(ingress, Ingress::Ip(address) if self.lost.contains(address));
+        let is_lost = |ingress: &&Ingress| matches!(ingress, Ingress::Ip(address) if self.is_lost(address));
         let published = self.published.iter().filter(|ingress| !is_lost(ingress)).take(MOST_PUBLISHED);
         published
             .map(|ingress| GatewayStatusAddresses {
