@@ -362,9 +362,8 @@ impl Gateways {
 
     /// "Controllers MUST detect the presence of overlapping hostnames" (`OverlappingTLSConfig`):
     /// clients may reuse a connection to an HTTPS listener for what is another's, and one of TLS
-    /// does not get all that its name says. One that lacks a
-    /// certificate keeps overlapping others: what is wrong with it is not to be seen in their
-    /// statuses.
+    /// does not get all that its name says. One that lacks a certificate keeps overlapping others:
+    /// what is wrong with it is not to be seen in their statuses.
     fn mark_overlaps<'k>(
         &mut self,
         members: impl Iterator<Item = &'k ParentKey> + Clone,
